@@ -12,7 +12,7 @@ from large_files import DEPTH, make_stream, make_zip
 from release_server import Status, at, ending, scene_url_path
 
 from scannet_prep.base.version import CONTACT_URL
-from scannet_prep.raw.lock import read_lock
+from scannet_prep.raw.lock import read_tree_lock
 from scannet_prep.release.files import BASE_URL, KINDS, SHARED_KINDS, TERMS_URL
 
 SCENE = SCENES[0]
@@ -23,7 +23,7 @@ LABEL_MAP = "scannetv2-labels.combined.tsv"
 
 def recorded(data_dir):
     """Return the digests in scannet.lock."""
-    entries = read_lock(data_dir / "scannet.lock")
+    entries = read_tree_lock(data_dir)
     return {name: entry.sha256 for name, entry in entries.items()}
 
 
@@ -208,7 +208,7 @@ def test_recorded_file_is_replaced_only_by_the_recorded_one(server, tmp_path):
 def test_lock_is_read_with_a_byte_order_mark_and_refused_if_damaged(tmp_path):
     path = tmp_path / "scannet.lock"
     path.write_text(f"# x\n\n{'0' * 64}  3  scans/a/a.txt\n", encoding="utf-8-sig")
-    assert read_lock(path)["scans/a/a.txt"].size_bytes == 3
+    assert read_tree_lock(path.parent)["scans/a/a.txt"].size_bytes == 3
     path.write_text("<<<<<<< ours\n")
     outcome = run_main(*words(BASE_URL, tmp_path, "--json"))
     assert outcome.status == 1

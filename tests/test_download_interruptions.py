@@ -41,7 +41,7 @@ from release_server import (
 )
 
 from scannet_prep.errors import TransferError
-from scannet_prep.raw.lock import read_lock
+from scannet_prep.raw.lock import read_tree_lock
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
 
@@ -120,7 +120,7 @@ def test_interrupted_download_records_its_files_and_the_next_run_continues(serve
     assert "run the same command again" in outcome.stdout
     assert "Traceback" not in outcome.stderr
     lock_path = tmp_path / "scannet.lock"
-    recorded = read_lock(lock_path) if lock_path.exists() else {}
+    recorded = read_tree_lock(lock_path.parent)
     assert set(recorded) >= set(finished(tmp_path))
     # One complete file may have been about to get its final name.
     assert len(set(recorded) - set(finished(tmp_path))) <= 1

@@ -420,7 +420,7 @@ def test_damaged_stream_is_named_with_frame_byte_and_command(
     outcome = extract(damaged_raw_dir, out_dir)
 
     assert "is truncated or damaged within frame 6 of 7, which begins at byte" in outcome.stderr
-    assert "hint: remove the file, and download it again" in outcome.stderr
+    assert "hint: remove the file if it is there, and download it" in outcome.stderr
 
 
 def test_failed_scenes_are_a_list_for_the_next_command(

@@ -123,7 +123,7 @@ def test_what_looks_like_a_scene_and_is_none_fails_by_name_without_stopping_the_
         assert "download" not in failure["hint"]
     hints = {failure["scene_id"]: failure["hint"] for failure in outcome.json["failures"]}
     assert "move the folder to scans_test/" in hints["unannotated"]
-    assert "export it again" in hints["broken"]
+    assert "need binary PLY files" in hints["broken"]
     # What is none is no dataset either.
     assert {path.stem for path in (tmp_path / "out").rglob("*.npz")} == {
         *("plot_01", "scene0000_00", "scene0707_00", "room", LONGEST_NAME)
@@ -187,9 +187,9 @@ def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unus
         (Ply(color_type="ushort"), r"have type uint16 and values from 10 to 255, expected uchar"),
         (Ply(color_type="float"), r"have type float32 and values from 10\.0 to 255\.0"),
         (Ply(color_type="float", colors=[(0, 0, float("nan"))] * 6), "values from nan to nan"),
-        (Ply(positions=BIG * 20), "is 1,200 m long, expected metres"),
-        (Ply(positions=BIG + 20_000), "expected finite ones up to 10,000"),
-        (Ply(positions=BIG * float("nan")), "expected finite ones"),
+        (Ply(positions=BIG * 20), "coordinates from 0 to 1,200, expected metres"),
+        (Ply(positions=BIG - 2_000), "expected metres, finite and up to 1,000"),
+        (Ply(positions=BIG * float("nan")), "coordinates from nan to nan, expected metres, finite"),
     ],
 )
 def test_meshes_that_cannot_be_used_are_refused_with_the_reason(tmp_path, ply, problem):
@@ -198,7 +198,7 @@ def test_meshes_that_cannot_be_used_are_refused_with_the_reason(tmp_path, ply, p
     with pytest.raises(FileError, match=problem) as caught:
         read_mesh(tmp_path / "room.ply", is_own=True)
 
-    assert "export it again" in caught.value.hint
+    assert "scenes of your own need binary PLY files" in caught.value.hint
     assert "download" not in caught.value.hint
 
 

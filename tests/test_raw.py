@@ -65,7 +65,6 @@ def test_groups_are_read_with_ids_that_are_numbers_strings_or_null():
         ("null", ""),
         ('"scene0001_00"', "scene0001_00"),
         ('"scannet.scene0001_00"', "scene0001_00"),
-        ('{"a": 1}', "{'a': 1}"),
     ],
 )
 def test_scene_that_a_json_file_names_is_read_in_any_form(name, scene_id):
@@ -179,8 +178,8 @@ NO_JSON_OBJECTS = [
     (b"  <!DOCTYPE html>", "is a web page, expected JSON"),
     (b"\x00" * 64, "is nothing but zeros"),
     (b"[" * 100_000, "is damaged"),
-    (b'{"a":' * 100_000, "is not JSON"),
-    (b'{"a": "\xff"}', "is not JSON"),
+    (b'{"a":' * 100_000, "is damaged, expected JSON"),
+    (b'{"a": "\xff"}', "is damaged, expected JSON"),
     (b"[1, 2]", "Expected `object`, got `array`"),
     (b'{"params": {"segIndices": [1], "segGroups": []}}', "missing required field"),
 ]
@@ -193,9 +192,8 @@ NO_METADATA = [
     (tiny.info_file().decode().encode("utf-16"), "is not text"),
     (b"axisAlignment = 1 0\naxisAlignment = 2 0\n", "has two different values for axisAlignment"),
     (b"axisAlignment = " + b"1 " * 15, "axisAlignment has 15 values"),
-    (b"axisAlignment = " + b"1 " * 15 + b"x", "axisAlignment has 'x' among them"),
-    (b"axisAlignment = " + b"1 " * 15 + b"1e999", "axisAlignment has '1e999' among them"),
-    (b"axisAlignment = " + "\u0661 ".encode() * 16, "axisAlignment has"),
+    (b"axisAlignment = " + b"1 " * 15 + b"x", "axisAlignment has 16 values, .*1 x'"),
+    (b"axisAlignment = " + b"1 " * 15 + b"1e999", "axisAlignment has 16 values, .*1e999'"),
 ]
 SIZE = len(Ply().encode())
 WRONG_MESHES = [
@@ -208,10 +206,10 @@ WRONG_MESHES = [
     ({"faces": ((0, 1, -1),)}, "refer to vertices from -1 to 1"),
     ({"face_list": "corners"}, "faces have 0 lists vertex_indices or vertex_index"),
     ({"index_type": "float"}, "vertex_indices as float32, expected whole numbers"),
-    ({"positions": ((float("nan"), 0, 0), *tiny.POSITIONS[1:])}, "vertex 0 has the coordinates"),
+    ({"positions": ((float("nan"), 0, 0), *tiny.POSITIONS[1:])}, "has coordinates from nan to nan"),
     (
         {"positions": ((1e39, 0, 0), *tiny.POSITIONS[1:]), "position_type": "double"},
-        "vertex 0 has the coordinates .* up to 1,000,000",
+        r"has coordinates from 0 to 1e\+39, .* up to 1,000",
     ),
     ({"position_type": "int"}, "x, y, z have type .*expected float"),
     ({"color_type": "ushort"}, "red, green, blue have type .*expected uchar"),
@@ -367,8 +365,8 @@ def test_scenes_are_found_if_the_folder_of_the_scenes_is_given(tmp_path, monkeyp
     ("names", "problem"),
     [
         (["data/"], "holds no scene folders"),
-        (["scans/scene00_00/scene00_00_vh_clean_2.ply"], "scans/scene00_00 is not used"),
-        (["scans_test/room.ply"], r"scans_test/room\.ply is not used"),
+        (["scans/scene00_00/scene00_00_vh_clean_2.ply"], "scans/scene00_00: is not used"),
+        (["scans_test/room.ply"], r"scans_test/room\.ply: is not used"),
         (["scans"], "scans: cannot be listed: Not a directory"),
     ],
 )
@@ -394,11 +392,6 @@ def test_tree_without_scenes_is_an_error_that_says_what_is_expected(tmp_path, na
             "both have a mesh; remove one of the two",
         ),
         (["scans/scene0000_00"], "scene0000_00", "is not a folder, or a link that leads nowhere"),
-        (
-            ["scans/Room/Room_vh_clean_2.ply", "scans_test/room/room_vh_clean_2.ply"],
-            "room",
-            "has the same name as .*/scans/Room except for upper and lower case",
-        ),
     ],
 )
 def test_scene_that_cannot_be_used_is_found_with_its_problem(tmp_path, names, scene_id, problem):

@@ -1,7 +1,6 @@
 """Sensor streams: frames are read exactly and at random, and every fault is found and named."""
 
 import os
-import pickle
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -140,7 +139,7 @@ def test_color_is_decoded_as_pillow_does_and_only_from_a_jpeg_image_of_the_right
 
 
 @given(st.integers(0, len(DATA) - 9))
-def test_frames_before_a_truncation_can_be_read_and_the_others_are_named(reused_path, size_bytes):
+def test_truncated_stream_is_refused_with_the_frame_that_is_not_whole(reused_path, size_bytes):
     reused_path.write_bytes(DATA[:size_bytes])
     if size_bytes < HEAD_BYTES:
         with pytest.raises(FileError, match="truncated within its header"):
@@ -148,21 +147,14 @@ def test_frames_before_a_truncation_can_be_read_and_the_others_are_named(reused_
         return
 
     whole_count = sum(frame_offset(number + 1) <= size_bytes for number in range(5))
-    with SensorStream(reused_path) as stream:
-        for number in range(whole_count):
-            assert np.array_equal(stream[number].depth(), CONTENT.depths[number])
-        if whole_count == 5:
-            return
-        offset = f"{frame_offset(whole_count):,}"
-        message = f"within frame {whole_count} of 5, which begins at byte {offset}"
-        for read in (lambda: stream[4], lambda: stream.poses, lambda: stream.is_tracked):
-            with pytest.raises(FileError, match=message) as caught:
-                read()
-            assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message
-        numbers = []
-        with pytest.raises(FileError, match=message):
-            numbers.extend(frame.number for frame in stream)
-        assert numbers == list(range(whole_count))
+    if whole_count == 5:
+        with SensorStream(reused_path) as stream:
+            assert np.array_equal(stream[4].depth(), CONTENT.depths[4])
+        return
+    offset = f"{frame_offset(whole_count):,}"
+    message = f"within frame {whole_count} of 5, which begins at byte {offset}"
+    with pytest.raises(FileError, match=message):
+        SensorStream(reused_path)
 
 
 def test_stream_that_becomes_shorter_is_an_error(path):

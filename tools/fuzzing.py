@@ -61,7 +61,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.processed.manifest import read_manifest
     from scannet_prep.processed.scene import ProcessOptions, read_processed
     from scannet_prep.raw.check import read_raw_file
-    from scannet_prep.raw.lock import read_lock
+    from scannet_prep.raw.lock import read_tree_lock
     from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
     from scannet_prep.release.label_map import read_label_map
     from scannet_prep.stages import export, frames, pack, process
@@ -111,7 +111,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
         "aggregation": find_raw_reader(AGGREGATION),
         "info": find_raw_reader(INFO),
         "label-map": (label_map_path, read_label_map),
-        "lock": (lock_path, read_lock),
+        "lock": (lock_path, lambda path: read_tree_lock(path.parent)),
         "processed": (out_dir / "train" / f"{scene_id}.npz", read_processed),
         "manifest": (out_dir / "manifest.json", lambda path: read_manifest(path.parent)),
         "archive": (archive_path, read_archive),

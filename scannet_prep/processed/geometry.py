@@ -49,9 +49,9 @@ def points_and_normals(
     lengths = np.sqrt(x * x + y * y + z * z)
     lengths[lengths == 0] = 1
     sums /= lengths
-    points = np.ascontiguousarray(columns.T, np.float32)
-    normals = sums.astype(np.float16)
-    return points, np.ascontiguousarray(normals.T)
+    points = np.stack([*columns], axis=1, dtype=np.float32, casting="same_kind")
+    normals = np.stack([*sums], axis=1, dtype=np.float16, casting="same_kind")
+    return points, normals
 
 
 def move_columns(

@@ -69,7 +69,20 @@ def find_raw_files(
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
     groups_kind = scene.find_groups_kind()
-    is_needed = _choose_kinds(scene, split, options, groups_kind)
+    is_test = split is Split.TEST
+    is_from_ply = options.labels_from == "ply"
+    # Whether each kind of file is needed; the others are used if they are there.
+    needs_info = options.align_axis and not scene.is_own and not is_test
+    is_needed = {release.MESH: True, release.INFO: needs_info}
+    if scene.is_own or not is_test:
+        # With labels from labels.ply, a scene may lack groups: it then has no instances. If it has
+        # groups, they need segments.
+        needs_groups = groups_kind is not None or not (is_test or is_from_ply)
+        is_needed[release.SEGMENTS] = needs_groups
+        is_needed[groups_kind or release.AGGREGATION] = needs_groups
+        if is_from_ply:
+            is_needed[release.LABELS_MESH] = not is_test
+
     paths = {}
     for kind in release.INPUT_KINDS:
         path = scene.path(kind)
@@ -83,35 +96,6 @@ def find_raw_files(
         problem = "no such file, and labels.ply holds no ScanNet ids"
         raise MissingFileError(path, problem, _SCANNET200_HINT)
     return paths
-
-
-def _choose_kinds(
-    scene: RawScene,
-    split: Split,
-    options: ProcessOptions,
-    groups_kind: FileKind | None,
-) -> dict[FileKind, bool]:
-    """Choose the kinds of files that a scene is made from, and whether it needs them.
-
-    Args:
-        scene: The scene.
-        split: Its split.
-        options: The options to process with.
-        groups_kind: The kind of its groups; None if it has none.
-    """
-    is_needed = {release.MESH: True, release.INFO: options.align_axis and not scene.is_own}
-    is_test = split is Split.TEST
-    if is_test and not scene.is_own:
-        return {release.MESH: True, release.INFO: False}
-    # With labels from labels.ply, a scene may lack groups: it then has no instances. If it has
-    # groups, they need segments.
-    is_from_ply = options.labels_from == "ply"
-    needs_groups = groups_kind is not None or not (is_test or is_from_ply)
-    is_needed[release.SEGMENTS] = needs_groups
-    is_needed[groups_kind or release.AGGREGATION] = needs_groups
-    if is_from_ply:
-        is_needed[release.LABELS_MESH] = not is_test
-    return is_needed
 
 
 def process_scene(
@@ -184,8 +168,7 @@ def process_scene(
             segment_ids=segment_ids,
             warnings=(
                 *mesh.notes,
-                *_find_info_warnings(split, contents.get(release.INFO)),
-                *_find_groups_warnings(scene, contents, groups_kind),
+                *_find_warnings(scene, split, contents, groups_kind),
                 *annotation.warnings,
             ),
             inputs=inputs,
@@ -222,7 +205,10 @@ def _annotate(
             with naming_file(paths[groups_kind]):
                 annotation = annotate(*groups, label_map)
     if groups_kind is release.HIGH_RESOLUTION_AGGREGATION:
-        _check_segments_known(paths[groups_kind], annotation)
+        for warning in annotation.warnings:
+            if warning.kind is WarningKind.UNKNOWN_SEGMENTS:
+                problem = f"is for the high-resolution mesh: {warning.fault}"
+                raise FileError(paths[groups_kind], problem, _AGGREGATION_HINT)
 
     if release.LABELS_MESH in contents:
         path = paths[release.LABELS_MESH]
@@ -250,17 +236,6 @@ def _check_count(
         )
 
 
-def _check_segments_known(path: Path, annotation: Annotation) -> None:
-    """Check that groups of the high-resolution mesh refer to the segments of the scene's mesh."""
-    for warning in annotation.warnings:
-        if warning.kind is WarningKind.UNKNOWN_SEGMENTS:
-            problem = (
-                "is for the high-resolution mesh: "
-                f"{warning.count:,} of its segment ids occur at no vertex"
-            )
-            raise FileError(path, problem, _AGGREGATION_HINT)
-
-
 def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
     """Compute the segments of a mesh with the parameters of the release, numbered by first vertex.
 
@@ -276,28 +251,23 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
     return compact_unsigned(numbers, int(numbers.max()) + 1)
 
 
-def _find_info_warnings(
-    split: Split,
-    info: ScanInfo | None,
-) -> Iterator[SceneWarning]:
-    """Find oddities of the metadata."""
-    if info is None:
-        yield SceneWarning(WarningKind.NO_INFO)
-    elif info.axis_alignment is None:
-        if split is not Split.TEST:
-            yield SceneWarning(WarningKind.NO_ALIGNMENT)
-    else:
-        fault = find_alignment_fault(info.axis_alignment)
-        if fault:
-            yield SceneWarning(WarningKind.NOT_RIGID, fault)
-
-
-def _find_groups_warnings(
+def _find_warnings(
     scene: RawScene,
+    split: Split,
     contents: _Contents,
     groups_kind: FileKind | None,
 ) -> Iterator[SceneWarning]:
-    """Find oddities of the files with segments and groups, apart from those of their content."""
+    """Find oddities of the metadata and, apart from those of their content, of the groups."""
+    info: ScanInfo | None = contents.get(release.INFO)
+    if info is None:
+        yield SceneWarning(WarningKind.NO_INFO)
+    elif info.axis_alignment is not None:
+        fault = find_alignment_fault(info.axis_alignment)
+        if fault:
+            yield SceneWarning(WarningKind.NOT_RIGID, fault)
+    elif split is not Split.TEST:
+        yield SceneWarning(WarningKind.NO_ALIGNMENT)
+
     if groups_kind is None:
         if release.LABELS_MESH in contents:
             yield SceneWarning(WarningKind.NO_AGGREGATION)

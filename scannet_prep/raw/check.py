@@ -71,8 +71,7 @@ def check_file(
     Raises:
         FileError: The file is missing, damaged, of another kind, or of another scene.
     """
-    if progress is None:
-        progress = Progress()
+    progress = progress or Progress()
     with open_file(path, kind.max_bytes) as file:
         size_bytes = file.seek(0, io.SEEK_END)
     if kind.content in _LARGE_FILE_CHECKS:

@@ -47,34 +47,20 @@ class LockEntry:
 
 
 def read_tree_lock(raw_dir: Path) -> dict[str, LockEntry]:
-    """Read the lock file of a raw tree, as `read_lock` does; an empty dict if there is none.
+    """Read the lock file of a raw tree.
+
+    Returns:
+        Entries by path below the data folder, with `/`; empty if there is no lock file.
 
     Raises:
         FileError: The lock file is damaged.
     """
     path = raw_dir / LOCK_NAME
-    return read_lock(path) if path.exists() else {}
-
-
-def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
-    """Read a lock file.
-
-    Args:
-        path: The file.
-        data: Its bytes, if they are known; the path is then used only in messages.
-
-    Returns:
-        Entries by path below the data folder, with `/`.
-
-    Raises:
-        MissingFileError: There is no such file.
-        FileError: It is damaged.
-    """
-    if data is None:
-        data = read_file(path)
-    # Editors on Windows begin a file with a byte-order mark, which "utf-8-sig" removes.
-    text = data.decode("utf-8-sig", errors="replace")
     entries: dict[str, LockEntry] = {}
+    if not path.exists():
+        return entries
+    # Editors on Windows begin a file with a byte-order mark, which "utf-8-sig" removes.
+    text = read_file(path).decode("utf-8-sig", errors="replace")
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue

@@ -33,16 +33,13 @@ Vertices: TypeAlias = NDArray[np.void]
 """The vertices of a file, one record each; the fields are their properties."""
 Positions: TypeAlias = NDArray[np.floating[Any]]
 
-# In metres: 1,000 km. Larger coordinates are a sign of a flipped bit in an exponent.
-_MAX_COORDINATE = 1_000_000
-# Of own meshes, in metres. Beyond this, float32 rounds to more than half a millimetre.
-_MAX_OWN_COORDINATE = 10_000
-# Of own meshes, in metres. A room in millimetres is longer than the first one.
-_MAX_EXTENT = 1_000
+# In metres. Larger coordinates are a sign of a flipped bit in an exponent, or of another unit.
+# Beyond 10 km, float32 would round to more than half a millimetre.
+_MAX_COORDINATE = 1_000
+# In metres. Few own meshes are longer, unless their unit is another one.
 _LARGE_EXTENT = 100
 
 _MAX_HEADER_BYTES = 65_536
-_PAGE_BYTES = 4096
 _COUNT = re.compile(rb"^element\s+\S+\s+(\d{1,18})", re.MULTILINE)
 _COMMENT = re.compile(rb"^(comment|obj_info)\b.*$", re.MULTILINE)
 _QUESTION_MARKS = bytes(range(128)) + b"?" * 128
@@ -51,7 +48,7 @@ _PLY_ERRORS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 # The names that programs give to the list of the vertices of a face, and to colours.
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 _COLORS = ("red", "green", "blue")
-_OTHER_COLORS = (("diffuse_red", "diffuse_green", "diffuse_blue"), ("r", "g", "b"))
+_OWN_COLORS = (_COLORS, ("diffuse_red", "diffuse_green", "diffuse_blue"), ("r", "g", "b"))
 _GREY = 128
 _MAX_LABEL = np.iinfo(np.uint16).max
 _NO_LABELS = "has no labels: its vertices have no property label"
@@ -67,7 +64,7 @@ class Mesh:
 
     Attributes:
         positions: float32 (V, 3), metres, in the frame of the file; float64 if the file has
-            doubles. V > 0, finite, at most 1,000 km.
+            doubles. V > 0, finite, at most 1 km.
         colors: uint8 (V, 3), red, green, blue, 0..255. In a `labels.ply`, those of the labels.
         faces: int32 (F, 3), indices into the vertices, all in range. F may be 0.
         labels: uint16 (V,), nyu40 ids in a `labels.ply` of ScanNet v2, ScanNet ids in one of
@@ -96,13 +93,15 @@ def read_mesh(
 ) -> Mesh:
     """Read a mesh: binary of both byte orders or text, with properties that are found by name.
 
+    It must be in metres, and within 1 km of the origin.
+
     Args:
         path: The file.
         max_bytes: Largest size of the file.
         has_labels: Whether it is a `labels.ply`.
         is_own: Whether it is from another program. Its colours may be missing, which makes all of
             them grey; they may be floats from 0 to 1; and they may be named `diffuse_red` or `r`,
-            and so on. It must be in metres, smaller than 1 km, and within 10 km of the origin.
+            and so on.
 
     Raises:
         MissingFileError: There is no such file.
@@ -112,31 +111,28 @@ def read_mesh(
     """
     with naming_file(path):
         ply = _read_ply(path, max_bytes)
-        vertices = _vertices(ply)
+        vertices = _find_vertices(ply)
         names = vertices.dtype.names or ()
         if has_labels is not ("label" in names):
             raise ContentError(_NO_LABELS if has_labels else _LABELS)
+        positions = _find_positions(vertices)
+        faces = _find_faces(ply, len(vertices))
         labels = np.empty(0, np.uint16)
         if has_labels:
-            labels = _labels(vertices)
-        if not is_own:
-            positions = _positions(vertices, _MAX_COORDINATE)
-            faces = _faces(ply, len(vertices))
-            colors = _colors(vertices, _COLORS)
-            return Mesh(positions, colors, faces, labels, tuple(_iter_notes(faces)))
+            labels = _find_labels(vertices)
+        notes = []
+        if not len(faces):
+            notes.append(SceneWarning(WarningKind.NO_FACES))
 
-        positions = _positions(vertices, _MAX_OWN_COORDINATE)
-        faces = _faces(ply, len(vertices))
-        color_names = _find_color_names(names)
-        vertex_count = len(vertices)
-        colors = np.full((vertex_count, 3), _GREY, np.uint8)
+        color_names: Sequence[str] = _COLORS
+        if is_own:
+            complete = [one for one in _OWN_COLORS if set(one).issubset(names)]
+            color_names = complete[0] if complete else ()
+            notes += _iter_own_notes(ply, positions, color_names)
+        colors = np.full((len(vertices), 3), _GREY, np.uint8)
         if color_names:
-            colors = _colors(vertices, color_names, may_be_shares=True)
-        notes = (
-            *_iter_notes(faces),
-            *_iter_own_notes(ply, positions, color_names),
-        )
-        return Mesh(positions, colors, faces, labels, notes)
+            colors = _find_colors(vertices, color_names, may_be_shares=is_own)
+        return Mesh(positions, colors, faces, labels, tuple(notes))
 
 
 def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
@@ -161,27 +157,25 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
         if sum(counts) > size_bytes:
             raise ContentError(f"is damaged or truncated: {size_bytes:,} bytes for more rows")
 
+        file.seek(0)
         stream: Any
         is_text = b"format ascii" in header
         if is_text or not header.isascii():
             # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
             header = _COMMENT.sub(lambda line: line[0].translate(_QUESTION_MARKS), header)
-            rest_of_start = start[len(header) :]
-            stream = io.BytesIO(header + rest_of_start + file.readall())
+            data = file.readall()
+            stream = io.BytesIO(header + data[len(header) :])
         else:
             # plyfile reads the header byte by byte.
             stream = io.BufferedReader(file)
         if is_text:
             stream = io.TextIOWrapper(stream, "ascii", "replace")
-        stream.seek(0)
         lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
-        # Before NumPy 2.2, an empty list of faces cannot be mapped at the end of a page.
-        mmap = "r" if size_bytes % _PAGE_BYTES else False
         try:
             # If numbers do not fit their type, plyfile continues; they are checked later.
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                ply = plyfile.PlyData.read(stream, mmap=mmap, known_list_len=lengths)
+                ply = plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
         except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
             problem = f"is damaged, truncated, or not of triangles ({size_bytes:,} bytes)"
             raise ContentError(f"{problem}: {error}") from None
@@ -189,21 +183,18 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
     if is_text:
         rest = rest.strip()
     if rest:
-        rest_bytes = len(rest)
-        raise ContentError(f"has {rest_bytes:,} of {size_bytes:,} bytes after its end")
+        raise ContentError(f"has {len(rest):,} of {size_bytes:,} bytes after its end")
     return ply
 
 
-def _vertices(ply: plyfile.PlyData) -> Vertices:
+def _find_vertices(ply: plyfile.PlyData) -> Vertices:
     """Return the vertices, at least one."""
-    elements = {element.name: element for element in ply}
-    element = elements.get("vertex")
-    if element is None or not element.count or not element.properties:
+    if "vertex" not in ply or not ply["vertex"].count or not ply["vertex"].properties:
         raise ContentError("has no vertices, or vertices without any property")
-    return np.asarray(element.data)
+    return np.asarray(ply["vertex"].data)
 
 
-def _columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[Any]:
+def _copy_columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[Any]:
     """Copy properties side by side, (V, len(names)), in native byte order.
 
     Args:
@@ -222,70 +213,56 @@ def _columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[An
         raise ContentError(problem) from None
     if columns.dtype.kind not in kinds:
         expected = "float" if kinds == "f" else "numbers"
-        actual = columns.dtype.name
-        raise ContentError(f"{listed} have type {actual}, expected {expected}")
+        raise ContentError(f"{listed} have type {columns.dtype.name}, expected {expected}")
     return columns
 
 
-def _positions(vertices: Vertices, largest: int) -> Positions:
+def _find_positions(vertices: Vertices) -> Positions:
     """Return the positions, float32 or float64 (V, 3), after checking that they are finite."""
-    positions = _columns(vertices, "xyz", "f")
-    with np.errstate(invalid="ignore"):
-        is_small = np.abs(positions) <= largest  # False if NaN
-    if not is_small.all():
-        is_row_small = is_small.all(axis=1)
-        vertex = int(np.argmin(is_row_small))
-        coordinates = positions[vertex].tolist()
+    positions = _copy_columns(vertices, "xyz", "f")
+    smallest = positions.min()
+    largest = positions.max()
+    # False if one of them is NaN.
+    is_near = -_MAX_COORDINATE <= smallest and largest <= _MAX_COORDINATE
+    if not is_near:
         raise ContentError(
-            f"vertex {vertex} has the coordinates {coordinates}, "
-            f"expected finite ones up to {largest:,}"
+            f"has coordinates from {smallest:,.5g} to {largest:,.5g}, "
+            f"expected metres, finite and up to {_MAX_COORDINATE:,}"
         )
     return positions
 
 
-def _find_color_names(names: Sequence[str]) -> Sequence[str]:
-    """Find the names of the colours among those of the properties; empty if there are none."""
-    if not set(_COLORS).isdisjoint(names):
-        return _COLORS
-    for candidate in _OTHER_COLORS:
-        if set(candidate).issubset(names):
-            return candidate
-    return ()
-
-
-def _colors(
-    vertices: Vertices, names: Sequence[str], *, may_be_shares: bool = False
+def _find_colors(
+    vertices: Vertices, names: Sequence[str], *, may_be_shares: bool
 ) -> NDArray[np.uint8]:
     """Return the colours, uint8 (V, 3), of bytes or, if they may be, of floats from 0 to 1."""
-    colors = _columns(vertices, names, "fiu")
+    colors = _copy_columns(vertices, names, "fiu")
     if colors.dtype == np.uint8:
         return colors
-    is_float = colors.dtype.kind == "f"
     smallest = colors.min()
     largest = colors.max()
-    if may_be_shares and is_float and smallest >= 0 and largest <= 1:
-        shares: Positions = np.rint(colors * 255)
-        return shares.astype(np.uint8)
-    listed = ", ".join(names)
-    raise ContentError(
-        f"{listed} have type {colors.dtype} "
-        f"and values from {smallest} to {largest}, "
-        "expected uchar (0..255); in a scene of your own, also float (0..1)"
-    )
+    are_shares = colors.dtype.kind == "f" and smallest >= 0 and largest <= 1
+    if not may_be_shares or not are_shares:
+        listed = ", ".join(names)
+        raise ContentError(
+            f"{listed} have type {colors.dtype} and values from {smallest} to {largest}, "
+            "expected uchar (0..255); in a scene of your own, also float (0..1)"
+        )
+    levels: Positions = np.rint(colors * 255)
+    return levels.astype(np.uint8)
 
 
-def _labels(vertices: Vertices) -> NDArray[np.uint16]:
+def _find_labels(vertices: Vertices) -> NDArray[np.uint16]:
     """Return the labels, uint16 (V,), after checking their range."""
-    columns = _columns(vertices, ["label"], "iu")
-    labels = columns[:, 0]
+    labels = _copy_columns(vertices, ["label"], "iu")
     smallest = labels.min()
     largest = labels.max()
     if smallest < 0 or largest > _MAX_LABEL:
         raise ContentError(f"has labels from {smallest} to {largest}, expected 0 to {_MAX_LABEL:,}")
-    return labels.astype(np.uint16)
+    return labels[:, 0].astype(np.uint16)
 
 
-def _faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
+def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
     """Return the faces, int32 (F, 3): triangles, whose vertices exist."""
     if "tristrips" in ply:
         raise ContentError("has strips of triangles, expected a list of triangles")
@@ -294,19 +271,16 @@ def _faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
     element = ply["face"]
     names = [name for name in _FACE_LISTS if name in element]
     if len(names) != 1:
-        count = len(names)
         expected = " or ".join(_FACE_LISTS)
-        raise ContentError(f"faces have {count} lists {expected}, expected 1")
-    (name,) = names
-    faces: NDArray[Any] = np.asarray(element.data[name])
+        raise ContentError(f"faces have {len(names)} lists {expected}, expected 1")
+    faces: NDArray[Any] = np.asarray(element.data[names[0]])
     if faces.dtype.hasobject:  # plyfile has read row by row
         lengths = {len(vertices) for vertices in faces}
         if lengths != {3}:
             raise ContentError("has faces that are not triangles")
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":
-        kind = faces.dtype.name
-        raise ContentError(f"faces have {name} as {kind}, expected whole numbers")
+        raise ContentError(f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers")
     # The smallest and the largest number are found faster in a copy.
     faces = np.ascontiguousarray(faces)
     smallest = int(faces.min())
@@ -319,28 +293,13 @@ def _faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
     return faces.astype(np.int32, copy=False)
 
 
-def _iter_notes(faces: NDArray[np.int32]) -> Iterator[SceneWarning]:
-    """Iterate over what a mesh lacks."""
-    if not len(faces):
-        yield SceneWarning(WarningKind.NO_FACES)
-
-
 def _iter_own_notes(
     ply: plyfile.PlyData, positions: Positions, color_names: Sequence[str]
 ) -> Iterator[SceneWarning]:
-    """Iterate over what a mesh of another program lacks, and what it has that is not used.
-
-    Raises:
-        ContentError: It is too large for a room.
-    """
+    """Iterate over what a mesh of another program lacks, and what it has that is not used."""
     if not color_names:
         yield SceneWarning(WarningKind.NO_COLORS)
-    extents = np.ptp(positions, axis=0)
-    extent = float(extents.max())
-    if extent > _MAX_EXTENT:
-        raise ContentError(
-            f"is {extent:,.0f} m long, expected metres, and at most {_MAX_EXTENT:,} m"
-        )
+    extent = np.ptp(positions, axis=0).max()
     if extent > _LARGE_EXTENT:
         yield SceneWarning(WarningKind.LARGE_MESH, f"{extent:,.0f}")
 
@@ -348,8 +307,7 @@ def _iter_own_notes(
     unused = [comment for comment in ply.comments if comment.startswith("TextureFile")]
     for element in ply:
         if element.name in ("vertex", "face"):
-            names = [item.name for item in element.properties]
-            unused += [name for name in names if name not in used]
+            unused += [one.name for one in element.properties if one.name not in used]
         else:
             unused.append(f"element {element.name}")
     if unused:

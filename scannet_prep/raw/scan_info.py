@@ -5,8 +5,6 @@ Only the axis alignment and the scene type are used.
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +19,6 @@ from scannet_prep.release.files import INFO
 
 # No room is shifted by 1,000 km. Points that are shifted by less stay within the range of float32.
 _MAX_NUMBER = 1_000_000
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-# A file that was converted to the line ends of Windows twice has `\r\r\n`.
-_LINE_END = re.compile(r"\r*\n|\r")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,14 +79,16 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
 def _parse_lines(text: str) -> dict[str, str]:
     """Parse lines of `key = value`; at least one."""
     values: dict[str, str] = {}
-    lines = _LINE_END.split(text)
+    # A file that was converted to the line ends of Windows twice has `\r\r\n`.
+    lines = text.replace("\r\r\n", "\n").splitlines()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         key, equals, value = line.partition("=")
         if not equals or "\0" in line:
-            shown = line[:40]
-            raise ContentError(f"is damaged: line {number} reads {shown!r}, expected key = value")
+            raise ContentError(
+                f"is damaged: line {number} reads {line!r:.40}, expected key = value"
+            )
         key = key.strip()
         value = value.strip()
         # A key may be repeated with the same value.
@@ -105,14 +102,14 @@ def _parse_lines(text: str) -> dict[str, str]:
 def _parse_matrix(text: str) -> NDArray[np.float64]:
     """Parse the 16 numbers of a matrix, listed row by row, as float64 (4, 4)."""
     words = text.split()
-    expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
-    if len(words) != 16:
-        raise ContentError(f"axisAlignment has {len(words)} values, {expected}")
-    numbers = []
-    for word in words:
-        # The pattern excludes nan and inf. Too large an exponent gives inf, which is refused here.
-        number = float(word) if _NUMBER.fullmatch(word) else math.inf
-        if abs(number) > _MAX_NUMBER:
-            raise ContentError(f"axisAlignment has {word!r:.40} among them, {expected}")
-        numbers.append(number)
-    return np.array(numbers).reshape(4, 4)
+    try:
+        matrix = np.array(words, np.float64).reshape(4, 4)
+    except ValueError:
+        matrix = np.full((4, 4), np.nan)
+    # False if a number is NaN.
+    if not (np.abs(matrix) <= _MAX_NUMBER).all():
+        raise ContentError(
+            f"axisAlignment has {len(words)} values, {text!r:.200}, "
+            f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
+        )
+    return matrix

@@ -80,18 +80,14 @@ class Group(
 
 
 class _Document(msgspec.Struct, kw_only=True):
-    """A file of a scene; `named_scene` may be any JSON value."""
+    """A file of a scene."""
 
-    named_scene: Any = msgspec.field(default="", name="sceneId")
+    named_scene: str | None = msgspec.field(default=None, name="sceneId")
 
     @property
     def scene_id(self) -> str:
         """The scene that the file names, without the `scannet.` of v2; empty if it names none."""
-        if isinstance(self.named_scene, str):
-            return self.named_scene.removeprefix("scannet.")
-        if self.named_scene is None:
-            return ""
-        return f"{self.named_scene!r:.40}"
+        return (self.named_scene or "").removeprefix("scannet.")
 
 
 class Aggregation(_Document, kw_only=True):
@@ -140,8 +136,7 @@ def read_aggregation(path: Path, max_bytes: int = AGGREGATION.max_bytes) -> Aggr
 
 def _parse_segments(text: str) -> Segmentation:
     document = _SEGMENTS_DECODER.decode(text)
-    list_text = bytes(document.segment_ids)
-    values = _parse_ids(list_text)
+    values = _parse_ids(bytes(document.segment_ids))
     raw_ids, indices = _number_contiguously(values)
     return Segmentation(document.scene_id, raw_ids, indices)
 
@@ -183,9 +178,6 @@ def _read_document(path: Path, max_bytes: int, parse: Callable[[str], Document])
         except msgspec.ValidationError as error:
             raise ContentError(f"is damaged: {error}") from None
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            size_bytes = len(data)
-            problem = f"is not JSON: {error}; it has {size_bytes:,} bytes"
-            content = describe_beginning(data[:BEGINNING_BYTES])
-            if content:
-                problem = f"is {content}, expected JSON"
+            content = describe_beginning(data[:BEGINNING_BYTES]) or "damaged"
+            problem = f"is {content}, expected JSON: {error}; it has {len(data):,} bytes"
             raise ContentError(problem) from None

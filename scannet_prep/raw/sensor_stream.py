@@ -8,7 +8,7 @@ Layout of version 4, little-endian (SensReader in ScanNet's repository):
     frames               96 bytes each (`_FRAME_HEAD`), then the color and the depth image
     inertial records     uint64 number, then 128 bytes each; some files end before the number
 
-The index is made by skipping from frame to frame: only the 96 bytes of each are read.
+Opening a stream skips from frame to frame: only the 96 bytes of each are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import struct
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -213,8 +212,7 @@ class Frame:
 class SensorStream(AbstractContextManager["SensorStream"]):
     """A sensor stream: a sequence of frames, read one at a time, and at random.
 
-    It is a context manager. Iterating reads the file from its beginning to its end. If the file is
-    truncated or damaged, the frames before that place can be read, and others raise the error.
+    It is a context manager.
 
     Args:
         path: The file `<scene>.sens`.
@@ -225,11 +223,12 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         color_camera: The color camera.
         depth_camera: The depth camera.
         depth_shift: Stored depth per metre.
+        poses: The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It is not a sensor stream of version 4, its header is damaged, or its images are
-            compressed in another way than those of the release.
+        FileError: It is not a sensor stream of version 4, it is truncated or damaged, or its images
+            are compressed in another way than those of the release.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -237,61 +236,46 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         with ExitStack() as stack:
             self._file = stack.enter_context(open_file(self.path, _MAX_FILE_BYTES))
             self.size_bytes = os.fstat(self._file.fileno()).st_size
-            header = self._read_header()
+            header, frames_offset = self._read_header()
+            self._offsets, self._heads = self._find_frames(
+                frames_offset, int(header["frame_count"])
+            )
             self._stack = stack.pop_all()
         self.color_camera = _make_camera(header, "color")
         self.depth_camera = _make_camera(header, "depth")
         self.depth_shift = float(header["depth_shift"])
-        self._frame_count = int(header["frame_count"])
+        self.poses = np.array(self._heads["pose"], np.float32)
 
     def __exit__(self, *_error: object) -> None:
-        """Close the file."""
-        self.close()
-
-    def close(self) -> None:
         """Close the file."""
         self._stack.close()
 
     def __len__(self) -> int:
-        """Return the number of frames in the header."""
-        return self._frame_count
+        """Return the number of frames."""
+        return len(self._offsets)
 
     def __iter__(self) -> Iterator[Frame]:
-        """Iterate over the frames in their order, without making the index.
-
-        Raises:
-            FileError: The file is truncated or damaged within the next frame.
-        """
-        for number, (offset, head) in enumerate(self._iter_heads()):
-            (parsed_head,) = np.frombuffer(head, _FRAME_HEAD)
-            yield self._make_frame(number, offset, parsed_head)
+        """Iterate over the frames in their order."""
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, number: int) -> Frame:
         """Return a frame by its number.
 
         Raises:
             IndexError: The stream has fewer frames.
-            FileError: The file is truncated or damaged before the end of this frame.
         """
         if not 0 <= number < len(self):
-            count = len(self)
-            raise IndexError(f"{self.path}: has no frame {number}, only {count} frames")
-        offsets, heads, fault = self._index
-        if fault is not None and number >= len(offsets):
-            raise fault
-        return self._make_frame(number, offsets[number], heads[number])
-
-    @property
-    def poses(self) -> NDArray[np.float32]:
-        """The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
-
-        Raises:
-            FileError: The file is truncated or damaged.
-        """
-        _, heads, fault = self._index
-        if fault is not None:
-            raise fault
-        return np.array(heads["pose"], np.float32)
+            raise IndexError(f"{self.path}: has no frame {number}, only {len(self)} frames")
+        head = self._heads[number]
+        return Frame(
+            number=number,
+            pose=self.poses[number],
+            timestamps=tuple(head["timestamps"].tolist()),
+            offset=self._offsets[number],
+            color_bytes=int(head["color_bytes"]),
+            depth_bytes=int(head["depth_bytes"]),
+            _stream=self,
+        )
 
     @property
     def is_tracked(self) -> NDArray[np.bool_]:
@@ -299,9 +283,6 @@ class SensorStream(AbstractContextManager["SensorStream"]):
 
         Its numbers are finite, its last row is 0 0 0 1, and it contains a rotation. Where tracking
         was lost, the release has poses of -inf, and some of 0 or NaN.
-
-        Raises:
-            FileError: The file is truncated or damaged.
         """
         return find_tracked(self.poses)
 
@@ -326,8 +307,8 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             raise FileError(self.path, "has become shorter while it was read")
         return data
 
-    def _read_header(self) -> Any:  # noqa: ANN401 - a structured scalar
-        """Read and check the header, a scalar of the type `_HEADER`."""
+    def _read_header(self) -> tuple[Any, int]:
+        """Read and check the header, a scalar of the type `_HEADER`, and find its end."""
         truncation = f"is truncated within its header: {self.size_bytes:,} bytes"
         if self.size_bytes < _START.size:
             raise FileError(self.path, truncation)
@@ -338,25 +319,26 @@ class SensorStream(AbstractContextManager["SensorStream"]):
                 self.path,
                 f"is not a sensor stream of version {_VERSION}: its version is {version:,}",
             )
-        header_offset = _START.size + name_bytes
-        self._frames_offset = header_offset + _HEADER.itemsize
-        if self._frames_offset > self.size_bytes:
+        offset = _START.size + name_bytes
+        end = offset + _HEADER.itemsize
+        if end > self.size_bytes:
             raise FileError(self.path, truncation)
-        data = self.read_at(header_offset, _HEADER.itemsize)
+        data = self.read_at(offset, _HEADER.itemsize)
         header = np.frombuffer(data, _HEADER)[0]
         problem = _find_problem(header)
         if problem:
             raise FileError(self.path, f"its header has {problem}")
-        return header
+        return header, end
 
-    def _iter_heads(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the offset and the head of each frame, and skip its images.
+    def _find_frames(self, offset: int, frame_count: int) -> tuple[list[int], NDArray[Any]]:
+        """Find the offsets of the frames, and read their heads.
 
         Raises:
             FileError: The file is truncated, or a size is damaged.
         """
-        offset = self._frames_offset
-        for number in range(len(self)):
+        offsets = []
+        heads = []
+        for number in range(frame_count):
             end = offset + _FRAME_HEAD.itemsize
             image_bytes = (0, 0)
             if end <= self.size_bytes:
@@ -366,37 +348,13 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             if end > self.size_bytes or max(image_bytes) > _MAX_IMAGE_BYTES:
                 raise FileError(
                     self.path,
-                    f"is truncated or damaged within frame {number} of {self._frame_count}, "
-                    f"which begins at byte {offset:,}: "
-                    f"the file has {self.size_bytes:,} bytes",
+                    f"is truncated or damaged within frame {number} of {frame_count}, "
+                    f"which begins at byte {offset:,}: the file has {self.size_bytes:,} bytes",
                 )
-            yield offset, head
+            offsets.append(offset)
+            heads.append(head)
             offset = end
-
-    @cached_property
-    def _index(self) -> tuple[list[int], NDArray[Any], FileError | None]:
-        """Offsets and heads of the readable frames, and why the others cannot be read."""
-        offsets = []
-        heads = []
-        fault = None
-        try:
-            for offset, head in self._iter_heads():
-                offsets.append(offset)
-                heads.append(head)
-        except FileError as error:
-            fault = error
-        return offsets, np.frombuffer(b"".join(heads), _FRAME_HEAD), fault
-
-    def _make_frame(self, number: int, offset: int, head: Any) -> Frame:  # noqa: ANN401 - a structured scalar
-        return Frame(
-            number=number,
-            pose=np.array(head["pose"], np.float32),
-            timestamps=tuple(head["timestamps"].tolist()),
-            offset=offset,
-            color_bytes=int(head["color_bytes"]),
-            depth_bytes=int(head["depth_bytes"]),
-            _stream=self,
-        )
+        return offsets, np.frombuffer(b"".join(heads), _FRAME_HEAD)
 
 
 def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
@@ -445,8 +403,7 @@ def check_sensor_stream(path: Path, progress: Progress) -> None:
             end = frame.offset + frame_bytes
         # Only inertial records may follow.
         rest_bytes = stream.size_bytes - end
-        count_bytes = min(rest_bytes, 8)
-        stored_count = stream.read_at(end, count_bytes)
+        stored_count = stream.read_at(end, min(rest_bytes, 8))
         record_count = int.from_bytes(stored_count, "little")
         expected_bytes = 8 + record_count * _INERTIAL_BYTES
         if rest_bytes not in (0, expected_bytes):

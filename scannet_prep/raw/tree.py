@@ -45,16 +45,16 @@ _HINT_LAYOUT = (
     "name the folder that holds scans/ and scans_test/, for example scans/scene0000_00/; "
     "to try the program without ScanNet data: scannet-prep demo"
 )
-_HINT_RELEASE_FILE = "remove the file, and download it again"
-_HINT_RELEASE_MISSING = "download it: scannet-prep download"
-_HINT_OWN_MISSING = (
-    "scenes in scans/ need segments and groups: for a mesh alone, move the folder to scans_test/"
+_HINT_RELEASE = "remove the file if it is there, and download it: scannet-prep download"
+_HINT_OWN_FILES = (
+    "scenes of your own need binary PLY files of triangles, in metres; in scans/ they need segments "
+    "and groups, too: for a mesh alone, move the folder to scans_test/"
 )
-_HINT_OWN_FILE = "export it again: meshes as binary PLY files of triangles, in metres"
 _HINT_OWN = (
     "a scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply; NAME has up to 96 letters, "
     "digits, _ and -, and does not look like a scene id of the release"
 )
+_NOT_USED = "is not used: it has not the name, the place or the files of a scene"
 _NO_FOLDER = "is not a folder, or a link that leads nowhere"
 
 
@@ -109,9 +109,7 @@ class RawScene:
 def repair_hint(path: Path) -> str:
     """Return what to do about a raw file that is missing or damaged."""
     is_of_release = find_official_split(path.parent.name) or path.name in SHARED_KINDS
-    if os.path.lexists(path):
-        return _HINT_RELEASE_FILE if is_of_release else _HINT_OWN_FILE
-    return _HINT_RELEASE_MISSING if is_of_release else _HINT_OWN_MISSING
+    return _HINT_RELEASE if is_of_release else _HINT_OWN_FILES
 
 
 @contextmanager
@@ -146,20 +144,15 @@ def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneI
         raise MissingFileError(raw_dir, "no such folder", _HINT_LAYOUT)
     scenes: dict[SceneId, RawScene] = {}
     for entry in _iter_entries(raw_dir):
-        if SceneId.is_of_release(entry.name) or _is_own_scene(entry):
+        if _is_scene(entry):
             scene = RawScene(
                 SceneId(entry.name), Path(entry), "" if _is_folder(entry) else _NO_FOLDER
             )
             other = scenes.get(scene.scene_id)
             scenes[scene.scene_id] = scene if other is None else _choose_scene(other, scene)
     if not scenes and not may_be_empty:
-        problem = "holds no scene folders"
-        for stranger in find_strangers(raw_dir):
-            raise MissingFileError(
-                raw_dir, f"{problem}: {stranger.subject} {stranger.message}", stranger.hint
-            )
+        problem = "; ".join(["holds no scene folders", *map(str, find_strangers(raw_dir)[:1])])
         raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
-    _mark_equal_names(scenes)
     return dict(sorted(scenes.items()))
 
 
@@ -175,11 +168,22 @@ def find_strangers(raw_dir: Path) -> list[Finding]:
     """
     findings = []
     for entry in _iter_entries(raw_dir):
-        if SceneId.is_of_release(entry.name):
+        if _is_scene(entry):
             continue
-        finding = _describe_stranger(entry)
-        if finding is not None:
-            findings.append(finding)
+        is_folder = _is_folder(entry)
+        names = [file.name for file in _list(Path(entry))] if is_folder else [entry.name]
+        has_scene_files = any(name.endswith(_SCENE_SUFFIXES) for name in names)
+        is_in_place = _is_place_for_own(entry)
+        if has_scene_files or (is_in_place and (is_folder or entry.is_symlink())):
+            severity: Severity = "error" if has_scene_files and is_in_place else "note"
+            findings.append(
+                Finding(
+                    message=_NOT_USED,
+                    subject=str(Path(entry)),
+                    severity=severity,
+                    hint=_HINT_OWN,
+                )
+            )
     return sorted(findings, key=lambda finding: finding.subject)
 
 
@@ -234,35 +238,14 @@ def _is_place_for_own(entry: os.DirEntry[str]) -> bool:
     return Path(entry).absolute().parent.name in _SCENE_DIRS
 
 
-def _is_own_scene(entry: os.DirEntry[str]) -> bool:
-    """Whether a folder is an own scene: in the right place, with files of its name."""
+def _is_scene(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry has a scene id of the release, or is a folder with an own scene."""
+    if SceneId.is_of_release(entry.name):
+        return True
     if not SceneId.is_own(entry.name) or not _is_place_for_own(entry) or not _is_folder(entry):
         return False
     names = {file.name for file in _list(Path(entry))}
     return any(f"{entry.name}{suffix}" in names for suffix in KINDS)
-
-
-def _describe_stranger(entry: os.DirEntry[str]) -> Finding | None:
-    """Describe an entry that is no scene of the release; None if it is used, or no scene at all."""
-    if _is_own_scene(entry):
-        return None
-    path = Path(entry)
-    is_folder = _is_folder(entry)
-    names = [entry.name]
-    if is_folder:
-        names = [file.name for file in _list(path)]
-    if any(name.endswith(_SCENE_SUFFIXES) for name in names):
-        severity: Severity = "error" if _is_place_for_own(entry) else "note"
-        return Finding(
-            message="is not used: it has not the name or the place of a scene",
-            subject=str(path),
-            severity=severity,
-            hint=_HINT_OWN,
-        )
-    if _is_place_for_own(entry) and (is_folder or entry.is_symlink()):
-        message = "is not used: it holds no file of a scene"
-        return Finding(message=message, subject=str(path), severity="note")
-    return None
 
 
 def _choose_scene(first: RawScene, second: RawScene) -> RawScene:
@@ -280,13 +263,3 @@ def _choose_scene(first: RawScene, second: RawScene) -> RawScene:
         f"has the same scene as {second.directory}, and both have a mesh; remove one of the two"
     )
     return replace(first, problem=problem)
-
-
-def _mark_equal_names(scenes: dict[SceneId, RawScene]) -> None:
-    """Give scenes a `problem` whose names differ only in case: some file systems ignore it."""
-    by_name: dict[str, RawScene] = {}
-    for scene in scenes.values():
-        other = by_name.setdefault(scene.scene_id.casefold(), scene)
-        if other is not scene:
-            problem = f"has the same name as {other.directory} except for upper and lower case"
-            scenes[scene.scene_id] = replace(scene, problem=problem)

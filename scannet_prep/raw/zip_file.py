@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from scannet_prep.base.files import open_file
 from scannet_prep.base.progress import Progress
@@ -21,8 +18,8 @@ _MAX_FILE_BYTES = 1 << 40
 _PIECE_BYTES = 1 << 20
 # Largest member that is read as a whole. A raw image of 1296 x 968 has 2.5 MB.
 _MAX_MEMBER_BYTES = 1 << 26
-# Size of the end records with the longest comment.
-_MAX_TAIL_BYTES = (1 << 16) + 200
+# Each entry of the directory begins with this.
+_DIRECTORY_ENTRY = b"PK\x01\x02"
 # RuntimeError is raised for encrypted members. It includes NotImplementedError, which is raised for
 # members that zipfile cannot read.
 _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
@@ -44,7 +41,8 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         # zipfile may list too few members, without an error, if a length in the directory is
         # damaged.
         count = len(archive.infolist())
-        expected_count = _read_member_count(file)
+        file.seek(archive.start_dir)
+        expected_count = file.read().count(_DIRECTORY_ENTRY)
         if count != expected_count or not count:
             raise FileError(
                 path,
@@ -103,19 +101,3 @@ def check_zip(path: Path, progress: Progress) -> None:
                 problem = f"{member.filename!r:.80} in it is damaged: {error}"
                 raise FileError(path, problem) from None
             progress.advance(member.compress_size)
-
-
-def _read_member_count(file: BinaryIO) -> int:
-    """Read the number of members from the end record of a zip file."""
-    size_bytes = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size_bytes - _MAX_TAIL_BYTES))
-    tail = file.read()
-    end = tail.rfind(b"PK\x05\x06")
-    # The record has the number at byte 10.
-    (count,) = struct.unpack_from("<H", tail, end + 10)
-    # A number that does not fit is replaced by 65,535. A record of zip64 before the end record then
-    # has it at byte 32.
-    large_end = tail.rfind(b"PK\x06\x06", 0, end)
-    if count == 0xFFFF and large_end >= 0:
-        (count,) = struct.unpack_from("<Q", tail, large_end + 32)
-    return int(count)
