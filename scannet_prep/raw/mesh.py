@@ -223,7 +223,7 @@ def _find_positions(vertices: Vertices) -> Positions:
     smallest = positions.min()
     largest = positions.max()
     # False if one of them is NaN.
-    is_near = -_MAX_COORDINATE <= smallest and largest <= _MAX_COORDINATE
+    is_near = smallest >= -_MAX_COORDINATE and largest <= _MAX_COORDINATE
     if not is_near:
         raise ContentError(
             f"has coordinates from {smallest:,.5g} to {largest:,.5g}, "
