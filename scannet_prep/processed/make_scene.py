@@ -168,7 +168,8 @@ def process_scene(
             segment_ids=segment_ids,
             warnings=(
                 *mesh.notes,
-                *_find_warnings(scene, split, contents, groups_kind),
+                *_find_info_warnings(contents.get(release.INFO), split),
+                *_find_groups_warnings(scene, contents, groups_kind),
                 *annotation.warnings,
             ),
             inputs=inputs,
@@ -251,14 +252,8 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
     return compact_unsigned(numbers, int(numbers.max()) + 1)
 
 
-def _find_warnings(
-    scene: RawScene,
-    split: Split,
-    contents: _Contents,
-    groups_kind: FileKind | None,
-) -> Iterator[SceneWarning]:
-    """Find oddities of the metadata and, apart from those of their content, of the groups."""
-    info: ScanInfo | None = contents.get(release.INFO)
+def _find_info_warnings(info: ScanInfo | None, split: Split) -> Iterator[SceneWarning]:
+    """Find oddities of the metadata."""
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
     elif info.axis_alignment is not None:
@@ -268,6 +263,13 @@ def _find_warnings(
     elif split is not Split.TEST:
         yield SceneWarning(WarningKind.NO_ALIGNMENT)
 
+
+def _find_groups_warnings(
+    scene: RawScene,
+    contents: _Contents,
+    groups_kind: FileKind | None,
+) -> Iterator[SceneWarning]:
+    """Find oddities of the files with segments and groups, apart from those of their content."""
     if groups_kind is None:
         if release.LABELS_MESH in contents:
             yield SceneWarning(WarningKind.NO_AGGREGATION)

@@ -47,8 +47,8 @@ _HINT_LAYOUT = (
 )
 _HINT_RELEASE = "remove the file if it is there, and download it: scannet-prep download"
 _HINT_OWN_FILES = (
-    "scenes of your own need binary PLY files of triangles, in metres; in scans/ they need segments "
-    "and groups, too: for a mesh alone, move the folder to scans_test/"
+    "scenes of your own need binary PLY files of triangles, in metres; in scans/ they need "
+    "segments and groups, too: for a mesh alone, move the folder to scans_test/"
 )
 _HINT_OWN = (
     "a scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply; NAME has up to 96 letters, "
