@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 
+_Floats: TypeAlias = NDArray[np.float32]
+_Indices: TypeAlias = NDArray[np.intp]
+
+_ONE = np.float32(1)
 # Edges become Python numbers in this many parts. More parts take less memory, but before each one,
 # all vertices look up their segments.
 _PARTS = 8
@@ -46,9 +49,9 @@ def segment_mesh(
     - The vertices of a face without area have no normal. They are joined to others only if a
       segment has fewer than `min_vertices` vertices, and after all other vertices. The Segmentator
       has no defined result for such meshes, as it sorts NaN.
-    - The Segmentator leaves open the order of edges of equal weight. Here, the order of the faces
-      decides. On a scan and on synthetic rooms, the partitions were the same; on meshes of random
-      triangles, a few were not.
+    - Here, the order of the faces decides between edges of equal weight. The Segmentator sorts them
+      unstably. On scans, the partitions are the same; meshes with many equal weights, such as voxel
+      surfaces and stairs, are cut otherwise by its binary.
 
     Args:
         points: Floats (V, 3), metres, finite; rounded to float32. The frame of the scan is that of
@@ -66,28 +69,30 @@ def segment_mesh(
         first vertices.
 
     Raises:
-        UsageError: An argument has another type, shape or range. The message contains what was
-            found and what was expected.
+        UsageError: An array has another shape, `points` are not finite, `faces` are not indices of
+            them, or `threshold` is not above 0.
     """
+    if not threshold > 0:
+        raise UsageError(f"threshold is {threshold}, expected a number above 0")
     positions = _check_points(points)
     corners = _check_faces(faces, len(positions))
-    first_threshold = _check_threshold(threshold)
-    smallest_size = _check_min_vertices(min_vertices)
 
     edges = _sort_edges(positions, corners)
     sets = _VertexSets(len(positions))
-    _join_similar(sets, edges, first_threshold)
-    _join_small(sets, edges, smallest_size)
+    _join_similar(sets, edges, np.float32(threshold))
+    _join_small(sets, edges, min_vertices)
     return sets.number()
 
 
-def _check_points(points: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+def _check_points(points: NDArray[np.floating[Any]]) -> _Floats:
     """Return finite points as float32 (V, 3)."""
-    _check_rows(points, "points", "floats (V, 3)", kinds="f")
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise UsageError(f"points: found {points.shape}, expected (V, 3)")
     # Numbers beyond float32 become infinite.
     with np.errstate(over="ignore"):
         positions = points.astype(np.float32)
-    is_finite = np.isfinite(positions).all(axis=1)
+    is_finite = np.isfinite(positions)
+    is_finite = is_finite.all(axis=1)
     if not is_finite.all():
         vertex = int(np.argmin(is_finite))
         raise UsageError(
@@ -97,54 +102,16 @@ def _check_points(points: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     return positions
 
 
-def _check_faces(faces: NDArray[np.integer[Any]], vertex_count: int) -> NDArray[np.intp]:
+def _check_faces(faces: NDArray[np.integer[Any]], vertex_count: int) -> _Indices:
     """Return faces whose indices are in range as intp (F, 3)."""
-    _check_rows(faces, "faces", "integers (F, 3)", kinds="iu")
+    if faces.ndim != 2 or faces.shape[1] != 3 or faces.dtype.kind not in "iu":
+        raise UsageError(f"faces: found {faces.dtype} {faces.shape}, expected integers (F, 3)")
     if faces.size and (faces.min() < 0 or faces.max() >= vertex_count):
         raise UsageError(
             f"faces: found indices from {faces.min()} to {faces.max()}, "
             f"expected at least 0 and less than {vertex_count}, the number of points"
         )
     return faces.astype(np.intp)
-
-
-def _check_rows(rows: object, name: str, expected: str, kinds: str) -> None:
-    """Check that an argument is an array of rows of three numbers.
-
-    Args:
-        rows: The argument.
-        name: Its name, for the message.
-        expected: Description of the accepted arrays, for the message.
-        kinds: The accepted kinds of dtypes, as NumPy abbreviates them.
-    """
-    if not isinstance(rows, np.ndarray):
-        raise UsageError(f"{name}: found {type(rows).__name__}, expected an array of {expected}")
-    if rows.ndim != 2 or rows.shape[1] != 3 or rows.dtype.kind not in kinds:
-        raise UsageError(f"{name}: found {rows.dtype} {rows.shape}, expected {expected}")
-
-
-def _check_threshold(threshold: float) -> np.float32:
-    """Return the threshold as float32, in which it must not become 0 or infinite."""
-    limits = np.finfo(np.float32)
-    lowest = float(limits.tiny)
-    highest = float(limits.max)
-    # In Python, True is a number. Where a threshold is expected, it is a mistake.
-    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
-    if not is_number or not lowest <= threshold <= highest:
-        raise UsageError(
-            f"threshold is {threshold!r:.80}, expected a number above 0 "
-            f"(in float32: from {lowest:.1e} to {highest:.1e})"
-        )
-    return np.float32(threshold)
-
-
-def _check_min_vertices(min_vertices: int) -> int:
-    """Return the number of vertices as an int of Python."""
-    # As above, True is a mistake.
-    is_whole = isinstance(min_vertices, Integral) and not isinstance(min_vertices, bool)
-    if not is_whole or min_vertices < 0:
-        raise UsageError(f"min_vertices is {min_vertices!r:.80}, expected a whole number from 0")
-    return int(min_vertices)
 
 
 class _Edges(NamedTuple):
@@ -158,10 +125,10 @@ class _Edges(NamedTuple):
 
     starts: NDArray[np.int32]
     ends: NDArray[np.int32]
-    weights: NDArray[np.float32]
+    weights: _Floats
 
 
-def _sort_edges(positions: NDArray[np.float32], corners: NDArray[np.intp]) -> _Edges:
+def _sort_edges(positions: _Floats, corners: _Indices) -> _Edges:
     """List the edges of all faces, sorted by weight.
 
     An edge between two faces occurs twice. Its weights may differ, because its direction counts.
@@ -175,18 +142,25 @@ def _sort_edges(positions: NDArray[np.float32], corners: NDArray[np.intp]) -> _E
     starts = np.empty(corners.shape, np.int32)
     ends = np.empty(corners.shape, np.int32)
     weights = np.empty(corners.shape, np.float32)
-    for index, (start, end) in enumerate(((first, second), (first, third), (third, second))):
+    pairs = (
+        (first, second),
+        (first, third),
+        (third, second),
+    )
+    for index, (start, end) in enumerate(pairs):
         starts[:, index] = start
         ends[:, index] = end
         weights[:, index] = _weigh_edges(columns, normals, start, end)
 
     order = np.argsort(weights, axis=None, kind="stable")
-    return _Edges(starts.reshape(-1)[order], ends.reshape(-1)[order], weights.reshape(-1)[order])
+    return _Edges(
+        starts=starts.ravel()[order],
+        ends=ends.ravel()[order],
+        weights=weights.ravel()[order],
+    )
 
 
-def _average_normals(
-    columns: NDArray[np.float32], corners: NDArray[np.intp]
-) -> NDArray[np.float32]:
+def _average_normals(columns: _Floats, corners: _Indices) -> _Floats:
     """Compute vertex normals: the mean of the unit normals of the faces around each vertex.
 
     It is a running mean in the order of the faces, which rounds after each one.
@@ -202,7 +176,8 @@ def _average_normals(
     # `face_counts[v]`.
     around = np.argsort(corners, axis=None, kind="stable")
     around //= 3
-    face_counts = np.bincount(corners.reshape(-1), minlength=columns.shape[1])
+    vertex_count = columns.shape[1]
+    face_counts = np.bincount(corners.ravel(), minlength=vertex_count)
     bounds = np.cumsum(face_counts) - face_counts
 
     # Add the first face of each vertex, then the second one of each vertex that has it, and so on.
@@ -210,36 +185,40 @@ def _average_normals(
     vertices = np.flatnonzero(face_counts)
     added_count = 0
     while len(vertices):
-        share = np.float32(1) / np.float32(added_count + 1)
-        added = face_normals[:, around[bounds[vertices] + added_count]]
+        share = _ONE / np.float32(added_count + 1)
+        faces = around[bounds[vertices] + added_count]
+        added = share * face_normals[:, faces]
         with np.errstate(invalid="ignore"):
-            normals[:, vertices] = share * added + (np.float32(1) - share) * normals[:, vertices]
+            kept = (_ONE - share) * normals[:, vertices]
+            normals[:, vertices] = added + kept
         added_count += 1
         vertices = vertices[face_counts[vertices] > added_count]
     return normals
 
 
-def _face_normals(columns: NDArray[np.float32], corners: NDArray[np.intp]) -> NDArray[np.float32]:
+def _face_normals(columns: _Floats, corners: _Indices) -> _Floats:
     """Compute the unit normal of each face, float32 (3, F); not finite for faces without area."""
     # Numbers that are not finite are results like others, so they cause no warnings.
     with np.errstate(all="ignore"):
-        origins = columns[:, corners[:, 0]]
-        ax, ay, az = columns[:, corners[:, 1]] - origins
-        bx, by, bz = columns[:, corners[:, 2]] - origins
+        first, second, third = corners.T
+        origins = columns[:, first]
+        ax, ay, az = columns[:, second] - origins
+        bx, by, bz = columns[:, third] - origins
         products = np.empty_like(origins)
         products[0] = ay * bz - az * by
         products[1] = az * bx - ax * bz
         products[2] = ax * by - ay * bx
-        products /= np.sqrt(_dot(products, products))
+        lengths = np.sqrt(_dot(products, products))
+        products /= lengths
     return products
 
 
 def _weigh_edges(
-    columns: NDArray[np.float32],
-    normals: NDArray[np.float32],
-    starts: NDArray[np.intp],
-    ends: NDArray[np.intp],
-) -> NDArray[np.float32]:
+    columns: _Floats,
+    normals: _Floats,
+    starts: _Indices,
+    ends: _Indices,
+) -> _Floats:
     """Weigh edges by the angle between the normals of their vertices.
 
     The weight of an edge from a to b is w = 1 - N[a] . N[b]. If the surface is convex there, that
@@ -255,18 +234,26 @@ def _weigh_edges(
         float32 (E,), NaN if a vertex has no normal.
     """
     with np.errstate(all="ignore"):
+        start_normals = normals[:, starts]
         end_normals = normals[:, ends]
-        weights = np.float32(1) - _dot(normals[:, starts], end_normals)
-        directions = columns[:, ends] - columns[:, starts]
-        directions /= np.sqrt(_dot(directions, directions))
-        is_convex = _dot(end_normals, directions) > 0
+        weights = _ONE - _dot(start_normals, end_normals)
+        directions = columns[:, ends]
+        directions -= columns[:, starts]
+        lengths = np.sqrt(_dot(directions, directions))
+        directions /= lengths
+        cosines = _dot(end_normals, directions)
+        is_convex = cosines > 0
         np.multiply(weights, weights, out=weights, where=is_convex)
     return weights
 
 
-def _dot(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+def _dot(a: _Floats, b: _Floats) -> _Floats:
     """Return the dot products of vectors, (3, N). The order of the additions is x, y, z."""
-    products: NDArray[np.float32] = a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+    ax, ay, az = a
+    bx, by, bz = b
+    products: _Floats = ax * bx
+    products += ay * by
+    products += az * bz
     return products
 
 
@@ -303,7 +290,7 @@ class _VertexSets:
         self.sizes[first] += self.sizes[other]
         return first
 
-    def find_all(self) -> NDArray[np.intp]:
+    def find_all(self) -> _Indices:
         """Return the first vertex of the set of each vertex, (V,)."""
         parents = np.array(self._parents, np.intp)
         while True:
@@ -316,7 +303,8 @@ class _VertexSets:
         """Number the sets in the order of their first vertices; int32 (V,)."""
         first_vertices = self.find_all()
         is_first = first_vertices == np.arange(len(first_vertices))
-        numbers = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
+        numbers = np.cumsum(is_first, dtype=np.int32)
+        numbers -= 1
         return numbers[first_vertices]
 
     def iter_between(self, edges: _Edges) -> Iterator[tuple[int, int, float]]:
@@ -325,16 +313,18 @@ class _VertexSets:
         Yields:
             The representatives of the two sets, and the weight of the edge.
         """
-        for part in np.array_split(np.arange(len(edges.weights)), _PARTS):
+        parts = np.array_split(np.arange(len(edges.weights)), _PARTS)
+        for part in parts:
             # Most edges lie within a set by now. NumPy leaves them out faster than a loop.
             first_vertices = self.find_all()
             starts = first_vertices[edges.starts[part]]
             ends = first_vertices[edges.ends[part]]
+            weights = edges.weights[part]
             is_between = starts != ends
             for start, end, weight in zip(
                 starts[is_between].tolist(),
                 ends[is_between].tolist(),
-                edges.weights[part][is_between].tolist(),
+                weights[is_between].tolist(),
                 strict=True,
             ):
                 a = self.find(start)
@@ -351,20 +341,25 @@ def _join_similar(sets: _VertexSets, edges: _Edges, first_threshold: np.float32)
     """
     vertex_count = len(sets.sizes)
     # The share of a set by its number of vertices. No set has 0, so that entry has no meaning.
-    set_sizes = np.arange(vertex_count + 1).clip(min=1).astype(np.float32)
+    set_sizes = np.arange(vertex_count + 1, dtype=np.float32)
+    set_sizes[0] = 1
     shares = (first_threshold / set_sizes).tolist()
     # The thresholds of the sets by their representatives. The array rounds to float32: a sum of two
     # float32, computed in double precision and rounded, is their sum in float32.
-    thresholds = array("f", [float(first_threshold)]) * vertex_count
+    thresholds = array("f", [first_threshold])
+    thresholds *= vertex_count
     for a, b, weight in sets.iter_between(edges):
         # False for NaN.
         if weight <= thresholds[a] and weight <= thresholds[b]:
             joined = sets.join(a, b)
-            thresholds[joined] = weight + shares[sets.sizes[joined]]
+            size = sets.sizes[joined]
+            thresholds[joined] = weight + shares[size]
 
 
 def _join_small(sets: _VertexSets, edges: _Edges, min_vertices: int) -> None:
     """Join each set of fewer than `min_vertices` vertices along its edge of the lowest weight."""
     for a, b, _ in sets.iter_between(edges):
-        if sets.sizes[a] < min_vertices or sets.sizes[b] < min_vertices:
+        size_a = sets.sizes[a]
+        size_b = sets.sizes[b]
+        if size_a < min_vertices or size_b < min_vertices:
             sets.join(a, b)
