@@ -3,14 +3,13 @@
 import json
 import math
 import shutil
-from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pytest
-from commands import run_main
+from commands import raw_file, run_main
 
-from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, tables
+from scannet_prep import SCANNET20, SCANNET200, read_processed, tables
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.synthetic.release import write_release
 
@@ -69,73 +68,66 @@ def test_instances_has_the_facts_of_each_group(root, scenes):
     assert sorted(aliases) == [(number,) for number in range(len(aliases), 2 * len(aliases))]
 
 
-def test_classes_and_counts_are_those_of_the_dataset(root, scenes):
-    counts = tables.class_counts(root / "processed", SCANNET20)
-    table = tables.classes(root / "processed", SCANNET200, split="train")
+def test_classes_counts_vertices_scenes_and_instances(root, scenes):
+    for label_set in (SCANNET20, SCANNET200):
+        for split, ids in ((None, IDS[:2]), ("train", IDS[:1]), ("test", IDS[2:])):
+            table = tables.classes(root / "processed", label_set, split=split)
 
-    assert list(counts.index) == sorted(scenes)
-    for scene_id, scene in scenes.items():
-        expected = [np.count_nonzero(scene.labels == train_id) for train_id in range(20)]
-        assert counts.loc[scene_id].tolist() == expected
-    dataset = ScanNet(root / "processed", split="train", labels=SCANNET200)
-    assert table.vertices.tolist() == dataset.class_counts().tolist()
-    weights = table.weight.to_numpy(np.float32)
-    assert np.array_equal(weights, dataset.class_weights("inverse_sqrt"))
-    assert table.name.tolist() == list(SCANNET200.names)
-    assert table.raw_id.tolist() == list(SCANNET200.ids)
-    raw_ids = [group.scannet_id for group in scenes[IDS[0]].meta.groups]
-    assert table.instances[0] == raw_ids.count(SCANNET200.ids[0])
-
-
-def test_cross_counts_the_nyu40_ids_of_each_scannet200_class(root, scenes):
-    names = dict(zip(SCANNET200.ids, SCANNET200.names, strict=True))
-    expected = Counter()
-    for scene_id in IDS[:2]:
-        scene = scenes[scene_id]
-        class_names = [names.get(raw_id, "unlabeled") for raw_id in scene.scannet_ids.tolist()]
-        expected.update(zip(scene.nyu40_ids.tolist(), class_names, strict=True))
-
-    table = tables.cross(root / "processed")
-
-    counts = {}
-    for row, column in np.argwhere(table.to_numpy()).tolist():
-        counts[row, table.columns[column]] = table.iat[row, column]
-    assert counts == expected
-    assert len(expected) > 10
-    assert (table.shape, table.index.name, table.columns.name) == ((41, 201), "nyu40", "ScanNet200")
-    assert [table.index[nyu40_id] for nyu40_id in SCANNET20.ids] == list(SCANNET20.names)
-    assert tables.cross(root / "processed", split="val").to_numpy().sum() == 600
+            assert table.name.tolist() == list(label_set.names)
+            assert table.raw_id.tolist() == list(label_set.ids)
+            for train_id, row in table.iterrows():
+                by_scene = []
+                instances = 0
+                for scene in (scenes[scene_id] for scene_id in ids):
+                    raw_ids = getattr(scene, label_set.raw_ids_key)
+                    by_scene.append(np.count_nonzero(raw_ids == row.raw_id))
+                    instances += len(set(scene.instances[raw_ids == row.raw_id].tolist()) - {-1})
+                assert row.vertices == sum(by_scene), train_id
+                assert row.scenes == np.count_nonzero(by_scene)
+                assert row.instances == instances
+    assert len(tables.classes(root / "processed")) == 20
+    assert len(tables.classes(root / "processed", "ScanNet200")) == 200
 
 
-@pytest.mark.parametrize("name", ["scenes", "instances", "classes", "class_counts", "cross"])
-def test_folder_archive_and_dataset_give_the_same_table(root, name):
+def test_group_that_lost_all_vertices_has_no_box_and_is_no_instance(root, tmp_path):
+    raw_dir = shutil.copytree(root / "raw", tmp_path / "raw")
+    path = raw_file(raw_dir, ".aggregation.json", IDS[1])
+    record = json.loads(path.read_text())
+    first, second = record["segGroups"][:2]
+    # A later group of the same category with all segments of the first one, and more.
+    record["segGroups"].append(
+        first | {"id": 900, "objectId": 900, "segments": first["segments"] + second["segments"]}
+    )
+    path.write_text(json.dumps(record))
+    assert run_main("process", raw_dir, "-o", tmp_path / "out", "--scenes", IDS[1]).status == 0
+
+    instances = tables.instances(tmp_path / "out")
+    classes = tables.classes(tmp_path / "out", SCANNET200)
+
+    lost = instances[instances.vertices == 0]
+    assert sorted(lost.group) == sorted(
+        number for number, group in enumerate(record["segGroups"]) if group in (first, second)
+    )
+    assert lost.x_min.isna().all()
+    assert lost.z_max.isna().all()
+    counted = instances[(instances.vertices > 0) & instances.scannet_id.isin(SCANNET200.ids)]
+    assert classes.instances.sum() == len(counted)
+    assert classes.instances.sum() < instances.scannet_id.isin(SCANNET200.ids).sum()
+
+
+@pytest.mark.parametrize("name", ["scenes", "instances", "classes"])
+def test_folder_and_archive_give_the_same_table(root, name):
     make_table = getattr(tables, name)
-
-    of_folder = make_table(root / "processed")
-
-    pd.testing.assert_frame_equal(of_folder, make_table(root / "all.tar.zst"))
-    dataset = ScanNet(root / "all.tar.zst", split="val", labels=SCANNET200)
-    of_dataset = make_table(dataset)
-    if name in {"scenes", "class_counts"}:
-        assert list(of_dataset.index) == [IDS[1]]
-    if name == "classes":
-        assert (len(of_folder), len(of_dataset)) == (20, 200)
-    if name == "cross":
-        pd.testing.assert_frame_equal(of_dataset, make_table(root / "processed", split="val"))
-
-
-def test_label_map_has_both_ids_of_a_category():
-    row = tables.label_map().loc["wall"]
-    assert (row.scannet_id, row.nyu40_id) == (1, 1)
+    pd.testing.assert_frame_equal(make_table(root / "processed"), make_table(root / "all.tar.zst"))
 
 
 def test_what_cannot_be_a_table_is_refused(root, tmp_path):
     with pytest.raises(FileError, match="holds raw scenes, expected processed scenes"):
         tables.scenes(root / "raw")
     with pytest.raises(UsageError, match="'scannet' is not a label set"):
-        tables.class_counts(root / "processed", "scannet")
-    with pytest.raises(UsageError, match="'walls' is not a table"):
-        tables.write_table("walls", root / "processed", None)
+        tables.classes(root / "processed", "scannet")
+    with pytest.raises(UsageError, match=r"x\.txt: expected a name that ends in one of \.csv"):
+        tables.write_table("scenes", root / "processed", tmp_path / "x.txt")
     place = shutil.copytree(root / "processed", tmp_path / "processed")
     shutil.copy(place / f"val/{IDS[1]}.npz", place / f"train/{IDS[0]}.npz")
     with pytest.raises(FileError, match=f"'{IDS[1]}'.*expected {IDS[0]}"):
