@@ -91,8 +91,7 @@ def _check_points(points: NDArray[np.floating[Any]]) -> _Floats:
     # Numbers beyond float32 become infinite.
     with np.errstate(over="ignore"):
         positions = points.astype(np.float32)
-    is_finite = np.isfinite(positions)
-    is_finite = is_finite.all(axis=1)
+    is_finite = np.isfinite(positions).all(axis=1)
     if not is_finite.all():
         vertex = int(np.argmin(is_finite))
         raise UsageError(
@@ -346,7 +345,7 @@ def _join_similar(sets: _VertexSets, edges: _Edges, first_threshold: np.float32)
     shares = (first_threshold / set_sizes).tolist()
     # The thresholds of the sets by their representatives. The array rounds to float32: a sum of two
     # float32, computed in double precision and rounded, is their sum in float32.
-    thresholds = array("f", [first_threshold])
+    thresholds = array("f", [float(first_threshold)])
     thresholds *= vertex_count
     for a, b, weight in sets.iter_between(edges):
         # False for NaN.
