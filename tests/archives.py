@@ -12,6 +12,7 @@ from scannet_prep.archive.seekable import (
     compress,
     encode_members,
     encode_seek_table,
+    read_seek_table,
 )
 from scannet_prep.archive.sources import FileSource
 from scannet_prep.base.json import encode_json
@@ -80,17 +81,16 @@ def unpack_pipe(archive, *words, **options):
 
 
 def join_frames(frames, index):
-    """Join frames of an archive, and make all that follows them.
+    """Join frames of an archive, and make what comes before and after them.
 
     Args:
-        frames: The content of each frame, and the frame.
+        frames: The frames.
         index: The text of the index, or a value to be encoded.
     """
     text = index if isinstance(index, bytes) else encode_json(index)
-    for content in (encode_members({INDEX_NAME: text}), END_OF_TAR):
-        frames = [*frames, (content, compress(content, 1))]
-    rows = [SeekRow.from_frame(frame, len(content)) for content, frame in frames]
-    return b"".join(frame for _, frame in frames) + encode_seek_table(rows)
+    first = compress(encode_members({INDEX_NAME: text}), 1)
+    frames = [first, *frames, compress(END_OF_TAR, 1)]
+    return b"".join(frames) + encode_seek_table([SeekRow.from_frame(frame) for frame in frames])
 
 
 def forge(groups, kind="raw", **facts):
@@ -103,23 +103,12 @@ def forge(groups, kind="raw", **facts):
     """
     frames = []
     entries = []
-    offset = 0
     for scene_id, files in groups:
         content = files if isinstance(files, bytes) else encode_members(files)
-        frame = compress(content, 1)
-        frames.append((content, frame))
-        entries.append(
-            {
-                "scene_id": scene_id,
-                "split": "train" if scene_id else "",
-                "vertex_count": 0,
-                "offset": offset,
-                "stored_bytes": len(frame),
-                "size_bytes": len(content),
-            }
-        )
-        offset += len(frame)
-    return join_frames(frames, {"kind": kind, "groups": entries, "version": 1} | facts)
+        frames.append(compress(content, 1))
+        facts_of_scene = {"split": "train", "vertex_count": 0, "size_bytes": len(content)}
+        entries.append({"scene_id": scene_id} | facts_of_scene)
+    return join_frames(frames, {"kind": kind, "scenes": entries[1:], "version": 1} | facts)
 
 
 def flip(path, offset, bit=2):
@@ -132,6 +121,14 @@ def flip(path, offset, bit=2):
 
 def flip_scene(path, scene_id=VAL):
     """Flip a bit in the middle of a scene, or of the files of no scene for an empty id."""
+    offset, end = span(path, scene_id)
+    return flip(path, (offset + end) // 2)
+
+
+def span(path, scene_id=""):
+    """Find the first byte of the frame of a scene, or of the files of no scene, and its end."""
     archive = Archive(FileSource(path))
-    group = archive.scenes.get(scene_id, archive.index.groups[0])
-    return flip(path, group.offset + group.stored_bytes // 2)
+    scene_ids = [None, "", *(scene.scene_id for scene in archive.index.scenes)]
+    sizes = [row.stored_bytes for row in read_seek_table(archive.source)]
+    number = scene_ids.index(scene_id)
+    return sum(sizes[:number]), sum(sizes[: number + 1])

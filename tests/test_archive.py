@@ -19,6 +19,7 @@ from archives import (
     join_frames,
     pack_tree,
     read_tree,
+    span,
     unpack_file,
     unpack_pipe,
 )
@@ -29,7 +30,7 @@ from scannet_prep import ScanNet
 from scannet_prep.archive.format import Archive, Owner
 from scannet_prep.archive.seekable import compress, encode_members
 from scannet_prep.archive.sources import FileSource
-from scannet_prep.archive.streaming import read_in_order
+from scannet_prep.archive.streaming import PipedArchive
 from scannet_prep.errors import ArchiveError
 
 PAGE = Path(__file__).parents[1] / "docs/archive.md"
@@ -63,18 +64,14 @@ def test_frames_are_in_the_order_of_the_page_and_python_opens_them(packed):
         with tarfile.open(fileobj=stream, mode="r|") as tar:
             names = [member.name for member in tar]
     scenes = sorted(set(TREE) - {"empty", "scannetv2-labels.combined.tsv"}, key=os.path.basename)
-    assert names == [
-        "empty",
-        "scannetv2-labels.combined.tsv",
-        *scenes,
-        ".scannet-prep/index.json",
-    ]
+    others = ["empty", "scannetv2-labels.combined.tsv"]
+    assert names == [".scannet-prep/index.json", *others, *scenes]
     archive = Archive(FileSource(packed))
-    assert [scene.split for scene in archive.scenes.values()] == ["train", "val", "train", "test"]
-    for group in archive.index.groups:
-        frame = archive.source.read(group.offset, group.stored_bytes)
-        parameters = zstandard.get_frame_parameters(frame)
-        assert (parameters.content_size, parameters.has_checksum) == (group.size_bytes, True)
+    assert [scene.split for scene in archive.index.scenes] == ["train", "val", "train", "test"]
+    for scene in archive.index.scenes:
+        start, end = span(packed, scene.scene_id)
+        parameters = zstandard.get_frame_parameters(archive.source.read(start, end - start))
+        assert (parameters.content_size, parameters.has_checksum) == (scene.size_bytes, True)
 
 
 def test_reader_on_the_page_finds_a_scene_without_this_program(packed_dir, tmp_path):
@@ -95,23 +92,32 @@ def read_by_index(data):
         archive = Archive(Bytes(data))
     except ArchiveError:
         return files, None
-    for group in archive.index.groups:
+    for scene_id in list_ids(archive):
         try:
-            files.update(archive.read(group))
+            files.update(archive.read(scene_id))
         except ArchiveError:
             damaged += 1
     return files, damaged
 
 
+def list_ids(archive):
+    return ["", *(scene.scene_id for scene in archive.index.scenes)]
+
+
 def read_as_pipe(data):
-    """Read what is intact in order; return it, and whether damage was found."""
+    """Read what is intact in order; return it, and the number of damaged groups."""
     files = {}
+    damaged = 0
     try:
-        for _, group in read_in_order(io.BytesIO(data), "a pipe"):
-            files.update(group)
+        archive = PipedArchive(io.BytesIO(data), "a pipe")
     except ArchiveError:
-        return files, True
-    return files, False
+        return files, None
+    for scene_id in list_ids(archive):
+        try:
+            files.update(archive.read(scene_id))
+        except ArchiveError:
+            damaged += 1
+    return files, damaged
 
 
 def test_no_flipped_bit_and_no_lost_end_ever_gives_a_wrong_file(tmp_path):
@@ -125,40 +131,42 @@ def test_no_flipped_bit_and_no_lost_end_ever_gives_a_wrong_file(tmp_path):
     archive = pack_tree(tmp_path / "tree", tmp_path / "a.tar.zst")
     data = (tmp_path / "a.tar.zst").read_bytes()
     assert read_by_index(data) == (expected, 0)
-    assert read_as_pipe(data) == (expected, False)
+    assert read_as_pipe(data) == (expected, 0)
 
-    starts = [group.offset for group in archive.index.groups]
-    last = archive.index.groups[-1]
-    harmless = set()
+    spans = {scene_id: span(tmp_path / "a.tar.zst", scene_id) for scene_id in list_ids(archive)}
+    first, last = spans[""][0], spans[archive.index.scenes[-1].scene_id][1]
+    harmless = 0
     for offset in range(len(data)):
         flipped = bytearray(data)
         flipped[offset] ^= 1 << rng.randrange(8)
         files, damaged = read_by_index(bytes(flipped))
+        files_of_pipe, damaged_of_pipe = read_as_pipe(bytes(flipped))
         assert files.items() <= expected.items()
-        if offset < last.offset + last.stored_bytes:
-            assert damaged in (0, 1), offset
-        files_of_pipe, is_damaged = read_as_pipe(bytes(flipped))
         assert files_of_pipe.items() <= expected.items()
-        if damaged == 0 or not is_damaged:
-            assert files == files_of_pipe == expected
-            harmless.add(offset)
-    # A few bits of zstd's frames mean nothing, but none of the seek table after them.
-    assert len(harmless) < len(data) / 100
-    assert max(harmless) < len(data) - 12 * (len(starts) + 2)
+        if first <= offset < last:
+            # Only in a pipe can damage hide where the frames after it begin.
+            assert damaged in (0, 1)
+            assert damaged_of_pipe >= damaged
+        elif offset >= last:
+            # The end of the tar stream and the seek table, which a pipe does not need.
+            assert damaged_of_pipe == 0
+        harmless += damaged == 0
+        assert damaged != 0 or files == expected
+        assert damaged_of_pipe != 0 or files_of_pipe == expected
+    # A few bits of zstd's frames mean nothing.
+    assert harmless < len(data) / 100
 
     # Without the flag for a checksum in the header of a frame, no byte is trusted.
-    for start in starts[1:]:
+    for start, _ in spans.values():
         flipped = bytearray(data)
         flipped[start + 4] ^= 0b100
         assert read_by_index(bytes(flipped))[1] == 1
 
-    for end in range(0, len(data), 50):
-        assert read_by_index(data[:end]) == ({}, None)
-        files, _ = read_as_pipe(data[:end])
-        assert files.items() <= expected.items()
-        # All scenes that are followed by another frame are there.
-        whole = [group for group in archive.index.groups if group.offset + group.stored_bytes < end]
-        assert len(files) >= sum(len(archive.read(group)) for group in whole[:-1])
+    for size in range(0, len(data), 50):
+        assert read_by_index(data[:size]) == ({}, None)
+        whole = [scene_id for scene_id, (_, end) in spans.items() if end <= size]
+        files, _ = read_as_pipe(data[:size])
+        assert files == {name: data for key in whole for name, data in archive.read(key).items()}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +176,7 @@ def test_no_flipped_bit_and_no_lost_end_ever_gives_a_wrong_file(tmp_path):
         ("test/my-room.npz", Owner("processed", "my-room", "test")),
         (f"scans/{VAL}/{VAL}.txt", Owner("raw", VAL, "val")),
         (f"{VAL}/{VAL}.txt", Owner("raw", VAL, "val")),
-        ("scans_test/scene0999_00/scene0999_00.txt", Owner("raw", "scene0999_00", "test")),
+        ("scans_test/scene0999_00/scene0999_00.txt", Owner("raw", "scene0999_00", "")),
         ("scans/scene0999_00/scene0999_00.txt", Owner("raw", "scene0999_00", "")),
         ("scans/my-room/my-room_vh_clean_2.ply", Owner("raw", "my-room", "train")),
         ("scans_test/my-room/my-room_vh_clean_2.ply", Owner("raw", "my-room", "test")),
@@ -229,7 +237,7 @@ FORGERIES = {
         "same id|two",
     ),
     "newer version": (forge([("", {}), (TRAIN, {TXT: b""})], version=2), "another version"),
-    "no index": (join_frames([(b"", compress(b"", 1))] * 3, b"{}"), "version|index"),
+    "no index": (join_frames([compress(b"", 1)] * 3, b"{}"), "version|index"),
 }
 
 
@@ -252,14 +260,14 @@ def test_small_hostile_archive_takes_no_memory_and_no_time(tmp_path):
     bombs = {
         "wrong size": forge([("", {}), (TRAIN, header)]).replace(compress(header, 1), zeros),
         "huge member": forge([("", {}), (TRAIN, header_of(TXT, size=(1 << 33) - 1))]),
-        "huge index": join_frames([(b"", compress(b"", 1))], b" " * (1 << 25)),
+        "huge index": join_frames([compress(b"", 1)], b" " * (1 << 25)),
         "no size": zstandard.ZstdCompressor(write_content_size=False).compress(header) + zeros,
     }
     with limited_memory(1 << 30):
         for data in bombs.values():
             assert len(data) < 100_000
             assert read_by_index(data)[1] != 0
-            assert read_as_pipe(data)[1]
+            assert read_as_pipe(data)[1] != 0
 
 
 OTHER_TAR = compress(encode_members({"x.txt": b"x"}) + bytes(1024), 3)
@@ -299,7 +307,7 @@ def test_places_that_cannot_be_read_are_named(packed, tmp_path):
     archive = pickle.loads(pickle.dumps(Archive(FileSource(packed))))
     packed.write_bytes(packed.read_bytes() + b"x")
     with pytest.raises(ArchiveError, match="was replaced or changed since it was opened"):
-        archive.read(archive.index.groups[0])
+        archive.read()
 
 
 def test_frame_of_an_archive_that_replaced_this_one_is_refused(packed, tmp_path):
@@ -307,8 +315,7 @@ def test_frame_of_an_archive_that_replaced_this_one_is_refused(packed, tmp_path)
     source = Bytes(packed.read_bytes())
     archive = Archive(source)
     other = TREE | {f"scans_test/{name}": b"next" * 128 for name in ()}
-    group = archive.scenes[TRAIN]
-    assert archive.read(group)
+    assert archive.read(TRAIN)
     tree = tmp_path / "other"
     for name, data in other.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -317,7 +324,7 @@ def test_frame_of_an_archive_that_replaced_this_one_is_refused(packed, tmp_path)
     source.data = (tmp_path / "b.tar.zst").read_bytes()
     assert len(source.data) == source.size_bytes
     with pytest.raises(ArchiveError, match=f"{TRAIN}: is damaged: .* not the one"):
-        archive.read(group)
+        archive.read(TRAIN)
 
 
 def test_dataset_names_a_damaged_scene_and_reads_the_others(archive_path):

@@ -89,7 +89,8 @@ def test_scene_that_the_manifest_does_not_list_is_left_out(out_dir, tmp_path):
     shutil.copy(out_dir / f"train/{TRAIN}.npz", out_dir / "train/scene0001_00.npz")
     outcome = run_main("pack", out_dir, "-o", tmp_path / "a.tar.zst", "--json")
     assert outcome.json["left_out"] == ["train/scene0001_00.npz"]
-    assert sorted(Archive(FileSource(tmp_path / "a.tar.zst")).scenes) == [TRAIN, VAL, TEST]
+    index = Archive(FileSource(tmp_path / "a.tar.zst")).index
+    assert [scene.scene_id for scene in index.scenes] == [TRAIN, VAL, TEST]
 
 
 def test_scenes_that_failed_in_processing_are_listed_with_status_3(raw_dir, tmp_path):
@@ -199,7 +200,7 @@ def test_stopped_and_killed_runs_leave_the_old_archive_and_the_next_run_cleans_u
     (tmp_path / ".other.tar.zst.1-0123abcd.tmp").touch()
     assert run_main("pack", large_tree, "-o", path, "--force").status == 0
     assert [file.name for file in tmp_path.glob(".*")] == [".other.tar.zst.1-0123abcd.tmp"]
-    assert len(Archive(FileSource(path)).scenes) == 30
+    assert len(Archive(FileSource(path)).index.scenes) == 30
 
 
 def test_full_disk_second_run_and_broken_pipe_are_clear_errors(large_tree, tmp_path):

@@ -89,8 +89,8 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
     def read_archive(path: Path) -> None:
         archive = Archive(open_source(path))
-        for group in archive.index.groups:
-            archive.read(group)
+        for scene_id in ["", *(scene.scene_id for scene in archive.index.scenes)]:
+            archive.read(scene_id)
 
     def read_stream(path: Path) -> None:
         with SensorStream(path) as stream:

@@ -1,9 +1,9 @@
 """The archive: a `.tar.zst` that any tar opens, with random access to each scene.
 
-    frame 0       the files of no scene        such as manifest.json
-    frame 1..n    the files of a scene         scenes sorted by id
-    frame n + 1   .scannet-prep/index.json     the index
-    frame n + 2   1,024 zeros                  the end of the tar stream
+    frame 0       .scannet-prep/index.json     the index, which lists the scenes
+    frame 1       the files of no scene        such as manifest.json
+    frame 2..     the files of a scene         scenes sorted by id
+    last frame    1,024 zeros                  the end of the tar stream
     skippable     the seek table               sizes and checksums of the frames above
 
 The contents of all frames together are one tar file.
@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, TypeAlias
-
-import msgspec
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
 
 from scannet_prep.archive.seekable import (
+    END_OF_TAR,
     SeekRow,
     decompress,
     iter_members,
@@ -26,20 +27,19 @@ from scannet_prep.archive.seekable import (
 )
 from scannet_prep.archive.sources import SUFFIX, ByteSource
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import Buffer
 from scannet_prep.base.json import Count, make_decoder, parse_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ArchiveError, ContentError
+from scannet_prep.processed.manifest import SceneIdText
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.release.scene import OWN_ID_PATTERN, SceneId, Split
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.raw.tree import RawScene
+from scannet_prep.release.scene import OWN_ID_PATTERN, SceneId
 
 INDEX_NAME = ".scannet-prep/index.json"
-MAX_FRAME_BYTES = 1 << 30
-HINT_DAMAGED = (
-    "copy the archive again, or pack it again; scannet-prep unpack recovers what is intact"
+_HINT_DAMAGED = (
+    "copy the archive again, or pack it again; "
+    "scannet-prep unpack - < ARCHIVE recovers what comes before the damage"
 )
-MAX_INDEX_BYTES = 1 << 24
 
 TreeKind: TypeAlias = Literal["processed", "raw"]
 """The kind of the tree that was packed."""
@@ -83,61 +83,26 @@ class Owner(NamedTuple):
             return cls("processed", match[2], match[1])
         match = _RAW_FILE.fullmatch(name)
         if match is not None:
-            return cls("raw", match[2], _find_raw_split(match[2], match[1]))
+            scene = RawScene(SceneId(match[2]), Path(name).parent)
+            return cls("raw", match[2], scene.split or "")
         return cls() if _OTHER_FILE.fullmatch(name) else None
-
-    @classmethod
-    def of_group(cls, kind: TreeKind, group: StoredGroup) -> Owner:
-        """Return the owner of the files of a group of an archive."""
-        if not group.scene_id:
-            return cls()
-        return cls(kind, group.scene_id, group.split)
-
-    def check(self, names: Sequence[str]) -> None:
-        """Check that files belong to this owner; their names become paths when they are unpacked.
-
-        Raises:
-            ContentError: One belongs to another owner or to no tree, or a name occurs twice where
-                case does not count.
-        """
-        for name in names:
-            if Owner.from_name(name) != self:
-                owner = " ".join(filter(None, self)) or "no scene"
-                raise ContentError(f"{name[:200]!a} is not the name of a file of {owner}")
-        if len({name.casefold() for name in names}) < len(names):
-            raise ContentError("two of its files have the same name")
-
-
-def _find_raw_split(scene_id: str, folder: str) -> str:
-    """Find the split of a raw scene by the official lists, or else by its folder."""
-    official = find_official_split(scene_id)
-    if official is not None:
-        return official
-    if folder == "scans_test/":
-        return Split.TEST
-    # A scene of the release that is in no list could be in train or in val.
-    return Split.TRAIN if SceneId.is_own(scene_id) else ""
 
 
 @dataclass(frozen=True, slots=True)
-class StoredGroup:
-    """The files of a scene, or those of no scene: one frame of the archive.
+class PackedScene:
+    """A scene in an archive, whose files are one frame.
 
     Attributes:
-        scene_id: The scene; empty for the files of no scene.
+        scene_id: The scene.
         split: Its split; empty if it has none.
         vertex_count: V; 0 if it was not counted.
-        offset: The first byte of the frame in the archive.
-        stored_bytes: Size of the frame.
-        size_bytes: Size of its content.
+        size_bytes: Size of its files as tar bytes.
     """
 
-    scene_id: str
-    split: Literal["train", "val", "test", ""]
+    scene_id: SceneIdText
+    split: str
     vertex_count: Count
-    offset: Count
-    stored_bytes: Count
-    size_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAME_BYTES)]
+    size_bytes: Count
 
 
 @dataclass(frozen=True)
@@ -150,7 +115,7 @@ class Index:
         label_map: Digest of the label map of processed scenes; empty for raw ones.
         scene_format: Format version of processed scenes; 0 for raw ones.
         failures: Why scenes that should have been processed are missing, by id.
-        groups: The files of no scene, then the scenes sorted by id; in the order of the frames.
+        scenes: The scenes, sorted by id, in the order of their frames.
         program: Name and version of the program that packed it.
     """
 
@@ -159,9 +124,14 @@ class Index:
     label_map: str = ""
     scene_format: Count = 0
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
-    groups: tuple[StoredGroup, ...] = ()
+    scenes: tuple[PackedScene, ...] = ()
     program: str = f"scannet-prep {VERSION}"
     version: Literal[1] = 1
+
+    def list_owners(self) -> list[Owner]:
+        """List the owners of all frames but the last one."""
+        owners = [Owner(self.kind, scene.scene_id, scene.split) for scene in self.scenes]
+        return [Owner("index"), Owner(), *owners]
 
 
 _DECODER = make_decoder(Index)
@@ -177,7 +147,6 @@ class Archive:
         source: As given.
         name: Path or address, for messages.
         index: Its index.
-        scenes: The scenes by id, sorted.
 
     Raises:
         ArchiveError: It is truncated, damaged at its end, or something else.
@@ -187,88 +156,103 @@ class Archive:
     def __init__(self, source: ByteSource) -> None:
         self.source = source
         self.name = source.name
+        # The owner of each frame, its first byte, and its row in the seek table, by scene.
+        self._frames: dict[str, tuple[Owner, int, SeekRow]] = {}
         try:
-            rows = read_seek_table(source)
-            self.index = _read_index(source, rows)
+            self.index = self._read_index(read_seek_table(source))
         except ContentError as error:
             kind = describe_beginning(source.read(0, BEGINNING_BYTES)) or "a file of another kind"
             if kind != "a zstd file":
                 raise ArchiveError(self.name, f"is {kind}, expected a {SUFFIX} archive") from None
-            problem = f"is damaged or truncated, or scannet-prep did not make it: {error}"
-            raise ArchiveError(self.name, problem, HINT_DAMAGED) from None
-        self.scenes = {group.scene_id: group for group in self.index.groups[1:]}
-        self._rows = dict(zip(self.index.groups, rows, strict=False))
+            raise damage_error(self.name, "", error) from None
 
-    def read(self, group: StoredGroup) -> list[tuple[str, memoryview]]:
-        """Read the files of a group, which is one range of the archive, into new, writable memory.
+    def read(self, scene_id: str = "") -> dict[str, memoryview]:
+        """Read files, which are one range of the archive, into new, writable memory.
+
+        Args:
+            scene_id: The scene; empty for the files of no scene.
 
         Returns:
-            Name and content of each file.
+            The files by name.
 
         Raises:
-            ArchiveError: The group is damaged, or was replaced since the archive was opened.
-            TransferError: The server does not send it.
+            ArchiveError: They are damaged, or the archive was replaced since it was opened.
+            TransferError: The server does not send them.
         """
-        frame = self.source.read(group.offset, group.stored_bytes)
+        owner, offset, row = self._frames[scene_id]
         try:
-            files = list(iter_members(decompress(frame, self._rows[group])))
-            Owner.of_group(self.index.kind, group).check([name for name, _ in files])
+            return parse_frame(self._read_frame(offset, row), owner)
         except ContentError as error:
-            subject = group.scene_id or "the files of no scene"
-            problem = f"{subject}: is damaged: {error}"
-            raise ArchiveError(self.name, problem, HINT_DAMAGED) from None
-        return files
+            raise damage_error(self.name, scene_id, error) from None
+
+    def _read_index(self, rows: Sequence[SeekRow]) -> Index:
+        """Read the index, and the end of the tar stream."""
+        offsets = accumulate((row.stored_bytes for row in rows), initial=0)
+        *frames, end_frame = zip(offsets, rows, strict=False)
+        index = parse_index(self._read_frame(*frames[0]))
+        owners = index.list_owners()
+        if len(frames) != len(owners) or self._read_frame(*end_frame) != END_OF_TAR:
+            raise ContentError("its index lists other frames than its seek table")
+        for owner, frame in zip(owners[1:], frames[1:], strict=True):
+            self._frames[owner.scene_id] = (owner, *frame)
+        return index
+
+    def _read_frame(self, offset: int, row: SeekRow) -> memoryview:
+        frame = self.source.read(offset, row.stored_bytes)
+        content = decompress(frame)
+        # An intact frame with another row is that of a file that has replaced the archive.
+        if SeekRow.from_frame(frame) != row:
+            raise ContentError("its frame is not the one that the seek table lists")
+        return content
 
 
-def _read_index(source: ByteSource, rows: Sequence[SeekRow]) -> Index:
-    """Read the index, which is the last frame but one, and the end of the tar stream.
+def damage_error(name: str, scene_id: str, error: Exception) -> ArchiveError:
+    """Make the error for an archive of which a scene, or for an empty id all, is damaged."""
+    problem = f"{scene_id}: is damaged: {error}"
+    if not scene_id:
+        problem = f"is damaged or truncated, or scannet-prep did not make it: {error}"
+    return ArchiveError(name, problem, _HINT_DAMAGED)
+
+
+def parse_frame(content: memoryview, expected: Owner) -> dict[str, memoryview]:
+    """Parse the content of a frame: its files by name, which become paths when they are unpacked.
 
     Raises:
-        ContentError: They are damaged, or the index lists other frames than the seek table.
+        ContentError: It is damaged, or one of the files does not belong to the expected owner.
     """
-    offset = 0
-    expected = []
-    for row in rows[:-2]:
-        expected.append((offset, row.stored_bytes, row.size_bytes))
-        offset += row.stored_bytes
-    contents = []
-    for row in rows[-2:]:
-        if row.size_bytes > MAX_INDEX_BYTES:
-            raise ContentError(f"its index has {row.size_bytes:,} bytes")
-        contents.append(decompress(source.read(offset, row.stored_bytes), row))
-        offset += row.stored_bytes
-    index = parse_index(dict(iter_members(contents[0])))
-    found = [(group.offset, group.stored_bytes, group.size_bytes) for group in index.groups]
-    if found != expected:
-        raise ContentError("its index lists other frames than its seek table")
-    return index
+    members = list(iter_members(content))
+    check_names([name for name, _ in members], expected)
+    return dict(members)
 
 
-def parse_index(files: Mapping[str, Buffer]) -> Index:
+def check_names(names: Sequence[str], owner: Owner) -> None:
+    """Check the names of the files of a frame.
+
+    Raises:
+        ContentError: One belongs to another owner or to no tree, or two are the same where case
+            does not count.
+    """
+    for name in names:
+        if Owner.from_name(name) != owner:
+            text = " ".join(filter(None, owner)) or "no scene"
+            raise ContentError(f"{name[:200]!a} is not the name of a file of {text}")
+    if len({name.casefold() for name in names}) < len(names):
+        raise ContentError("two of its files have the same name")
+
+
+def parse_index(content: memoryview) -> Index:
     """Parse the index, which is the only file of its frame.
 
     Raises:
-        ContentError: It is damaged, has another version, or contradicts itself.
+        ContentError: It is damaged or of another version, or its scenes are not sorted.
     """
-    if list(files) != [INDEX_NAME]:
-        raise ContentError(f"it has no {INDEX_NAME} at its end")
+    files = parse_frame(content, Owner("index"))
     try:
         index = parse_json(files[INDEX_NAME], _DECODER)
-    except ContentError as error:
+    except (ContentError, KeyError) as error:
         problem = f"its index is damaged, or that of another version: {error}"
         raise ContentError(problem) from None
-    check_scene_ids([group.scene_id for group in index.groups])
-    return index
-
-
-def check_scene_ids(scene_ids: list[str]) -> None:
-    """Check the scene ids of all groups: after an empty one, they are valid, sorted and distinct.
-
-    Raises:
-        ContentError: They are not, or two of them are the same where case does not count.
-    """
-    if scene_ids[:1] != [""] or not all(map(SceneId.is_valid, scene_ids[1:])):
-        raise ContentError("the id of one of its scenes is not valid")
-    names_by_folded = {name.casefold(): name for name in scene_ids}
-    if len(names_by_folded) < len(scene_ids) or scene_ids != sorted(scene_ids):
+    scene_ids = [scene.scene_id for scene in index.scenes]
+    if scene_ids != sorted(set(scene_ids)):
         raise ContentError("its scenes are not sorted, or two of them have the same id")
+    return index

@@ -37,6 +37,7 @@ _TABLE_FOOTER = struct.Struct("<IB4s")
 SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
 _SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
 _HAS_CHECKSUMS = 0b1000_0000
+MAX_FRAME_BYTES = 1 << 30
 # The files of no scene, the index, and the end of the tar stream.
 _MIN_FRAMES = 3
 
@@ -61,7 +62,7 @@ def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:
     position = 0
     while position < len(content):
         start = position + BLOCK_BYTES
-        name, size_bytes = parse_header(bytes(content[position:start]))
+        name, size_bytes = _parse_header(bytes(content[position:start]))
         end = start + size_bytes
         if end > len(content):
             raise ContentError(f"{name!a} is not whole")
@@ -69,7 +70,7 @@ def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:
         position += member_bytes(size_bytes)
 
 
-def parse_header(header: bytes) -> tuple[str, int]:
+def _parse_header(header: bytes) -> tuple[str, int]:
     """Read name and size of a file from its header.
 
     Raises:
@@ -127,39 +128,34 @@ class SeekRow(NamedTuple):
     checksum: bytes
 
     @classmethod
-    def from_frame(cls, frame: bytes, size_bytes: int) -> SeekRow:
-        """Make the row of a frame whose content has the given size."""
+    def from_frame(cls, frame: bytes) -> SeekRow:
+        """Make the row of a frame."""
+        size_bytes = zstandard.frame_content_size(frame)
         return cls(len(frame), size_bytes, frame[-CHECKSUM_BYTES:])
 
 
-def decompress(frame: bytes, row: SeekRow) -> memoryview:
+def decompress(frame: bytes) -> memoryview:
     """Decompress a frame into new, writable memory, and verify its checksum.
 
-    Args:
-        frame: The frame.
-        row: Its row in the seek table.
-
     Raises:
-        ContentError: It is damaged, or is not the frame that the seek table lists.
+        ContentError: It is damaged, or has no checksum, or no size of at most 1 GiB.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     try:
         header = zstandard.get_frame_parameters(frame)
-        # Compared before memory is allocated.
-        has_size = header.content_size == row.size_bytes
-        if not has_size or not header.has_checksum:
-            raise ContentError("its frame has another size, or no checksum")
+        # Before memory is allocated. An unknown size is a very large number.
+        if not header.has_checksum or header.content_size > MAX_FRAME_BYTES:
+            raise ContentError("a frame has no checksum, or no size")
         # Unlike a bytearray, an empty array is not cleared first.
-        content = np.empty(row.size_bytes, np.uint8).data
+        content = np.empty(header.content_size, np.uint8).data
         with decompressor.stream_reader(frame) as reader:
             read_bytes = reader.readinto(content) if content else 0
             # Reading beyond the end verifies the checksum.
             has_more = bool(reader.read(1))
     except zstandard.ZstdError as error:
-        raise ContentError(f"its frame cannot be decompressed: {error}") from None
-    # An intact frame with another checksum is that of a file that has replaced the archive.
-    if has_more or SeekRow.from_frame(frame, read_bytes) != row:
-        raise ContentError("its frame is not the one that the seek table lists")
+        raise ContentError(f"a frame cannot be decompressed: {error}") from None
+    if has_more or read_bytes < len(content):
+        raise ContentError("a frame has another size than its header declares")
     return content
 
 
@@ -180,19 +176,13 @@ def read_seek_table(source: ByteSource) -> list[SeekRow]:
     end = source.size_bytes
     footer = source.read(max(0, end - _TABLE_FOOTER.size), _TABLE_FOOTER.size)
     count = int.from_bytes(footer[:4], "little")
-    table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
-    has_magic = footer.endswith(_SEEKABLE_MAGIC)
-    is_possible = count >= _MIN_FRAMES and table_bytes <= end
-    if not has_magic or not is_possible:
+    start = end - _TABLE_HEADER.size - count * _TABLE_ROW.size - _TABLE_FOOTER.size
+    if start < 0 or count < _MIN_FRAMES or not footer.endswith(_SEEKABLE_MAGIC):
         raise ContentError("it does not end with a seek table")
-    table = source.read(end - table_bytes, table_bytes)
+    table = source.read(start, end - start)
     body = table[_TABLE_HEADER.size : -_TABLE_FOOTER.size]
-    rows = []
-    stored_bytes = 0
-    for values in _TABLE_ROW.iter_unpack(body):
-        row = SeekRow(*values)
-        rows.append(row)
-        stored_bytes += row.stored_bytes
-    if encode_seek_table(rows) != table or stored_bytes + table_bytes != end:
+    rows = [SeekRow(*values) for values in _TABLE_ROW.iter_unpack(body)]
+    stored_bytes = sum(row.stored_bytes for row in rows)
+    if encode_seek_table(rows) != table or stored_bytes != start:
         raise ContentError("its seek table does not describe it")
     return rows

@@ -1,8 +1,8 @@
 """An archive as a stream of bytes: made in order, and read in order, for example by pipes.
 
-FileGroup -- in threads --> frame -- in order -----> the archive
-                                  -- StoredGroup --> the index, the last frame but one
-                                  -- SeekRow ------> the seek table, after the last frame
+FileGroup -- PackedScene -----------------------> the index, the first frame
+          -- in threads --> frame -- in order --> the archive
+                                  -- SeekRow ---> the seek table, after the last frame
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ from typing import IO, Any, TypeVar
 import zstandard
 
 from scannet_prep.archive.format import (
-    HINT_DAMAGED,
     INDEX_NAME,
-    MAX_FRAME_BYTES,
     Index,
     Owner,
-    StoredGroup,
+    PackedScene,
+    damage_error,
+    parse_frame,
     parse_index,
 )
 from scannet_prep.archive.seekable import (
     CHECKSUM_BYTES,
     END_OF_TAR,
+    MAX_FRAME_BYTES,
     SKIPPABLE_MAGIC,
     SeekRow,
     compress,
     decompress,
     encode_members,
     encode_seek_table,
-    iter_members,
     member_bytes,
 )
 from scannet_prep.base.files import Fingerprint, open_file, read_file
 from scannet_prep.base.json import encode_json
-from scannet_prep.errors import ArchiveError, ContentError, FileError
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.processed.manifest import SceneEntry
 
 Result = TypeVar("Result")
 
 _MAX_HELD_BYTES = 160 << 20
+# Content that does not compress grows by less than a hundredth.
+_MAX_STORED_BYTES = MAX_FRAME_BYTES + (MAX_FRAME_BYTES >> 6)
 # Enough bytes of a frame to know the size of its header.
 _START_BYTES = 5
 _BLOCK_HEADER_BYTES = 3
 _RUN_LENGTH_BLOCK = 1
-_MARGIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def encode_archive(
     """Make the bytes of an archive, which depend on its files and the level only.
 
     Args:
-        index: Its index, still without groups.
+        index: Its index, still without scenes.
         groups: The files of no scene, then those of each scene, sorted by id.
         level: Compression level of zstd, 1..22; 0 for hardly any compression.
         jobs: Number of threads.
@@ -119,30 +120,27 @@ def encode_archive(
     Raises:
         FileError: A file cannot be read, or is not the one that the manifest records.
     """
-    stored = []
-    rows = []
-    offset = 0
-    for group, (frame, row) in map_in_order(partial(_make_frame, level), groups, jobs):
+    scenes = []
+    for group in groups[1:]:
         _, scene_id, split = group.owner
         vertex_count = group.entry.vertex_count if group.entry else 0
-        sizes = (row.stored_bytes, row.size_bytes)
-        stored.append(StoredGroup(scene_id, split, vertex_count, offset, *sizes))
-        rows.append(row)
-        offset += row.stored_bytes
+        scenes.append(PackedScene(scene_id, split, vertex_count, group.size_bytes))
+    index = replace(index, scenes=tuple(scenes))
+    first = compress(encode_members({INDEX_NAME: encode_json(index)}), level)
+    rows = [SeekRow.from_frame(first)]
+    yield first
+    for group, frame in map_in_order(partial(_make_frame, level), groups, jobs):
+        rows.append(SeekRow.from_frame(frame))
         yield frame
         advance(group.size_bytes)
-    index = replace(index, groups=tuple(stored))
-    for content in (encode_members({INDEX_NAME: encode_json(index)}), END_OF_TAR):
-        frame = compress(content, level)
-        rows.append(SeekRow.from_frame(frame, len(content)))
-        yield frame
+    last = compress(END_OF_TAR, level)
+    rows.append(SeekRow.from_frame(last))
+    yield last
     yield encode_seek_table(rows)
 
 
-def _make_frame(level: int, group: FileGroup) -> tuple[bytes, SeekRow]:
-    content = group.encode()
-    frame = compress(content, level)
-    return frame, SeekRow.from_frame(frame, len(content))
+def _make_frame(level: int, group: FileGroup) -> bytes:
+    return compress(group.encode(), level)
 
 
 def map_in_order(
@@ -174,90 +172,59 @@ def map_in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def read_in_order(file: IO[bytes], name: str) -> Iterator[tuple[Owner, dict[str, memoryview]]]:
-    """Read the files of no scene, then those of each scene, without the help of the index.
-
-    A damaged frame is skipped if it is not the first one, and shows where it ends.
+class PipedArchive:
+    """An archive that is read once and in order, as from a pipe. Its index has been read.
 
     Args:
         file: The archive.
         name: Its name, for messages.
 
+    Attributes:
+        name: As given.
+        index: Its index.
+
     Raises:
-        ArchiveError: It is damaged or truncated. Whatever was yielded before is intact.
+        ArchiveError: The index is damaged, or it is something else.
     """
-    try:
-        yield from _read_groups(file)
-    except (zstandard.ZstdError, ContentError) as error:
-        problem = f"is damaged or truncated, or scannet-prep did not make it: {error}"
-        raise ArchiveError(name, problem, HINT_DAMAGED) from None
 
-
-def _read_groups(file: IO[bytes]) -> Iterator[tuple[Owner, dict[str, memoryview]]]:
-    owners: list[Owner | None] = []
-    listed: list[Owner] = []
-    # By the number of the frame, which has no owner then.
-    problems: dict[int, str] = {}
-    for frame, row in _read_frames(file):
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.name = name
+        self._frames = _iter_frames(file)
         try:
-            content = decompress(frame, row)
-            if listed and content == END_OF_TAR:
-                continue
-            files = dict(iter_members(content))
-            owner = _find_owner(list(files), owners)
-        except ContentError as error:
-            if not owners:
-                raise
-            problems[len(owners)] = error.message
-            owners.append(None)
-            continue
-        if owner.kind == "index":
-            index = parse_index(files)
-            listed = [Owner.of_group(index.kind, group) for group in index.groups]
-            continue
-        owners.append(owner)
-        yield owner, files
+            self.index = parse_index(decompress(next(self._frames)))
+        except (zstandard.ZstdError, ContentError) as error:
+            raise damage_error(name, "", error) from None
+        self._owners = iter(self.index.list_owners()[1:])
 
-    names = dict(enumerate(owner.scene_id for owner in listed))
-    damage = []
-    for number, text in problems.items():
-        name = names.get(number, "a frame")
-        damage.append(f"{name}: {text}")
-    # A damaged frame may be that of any scene.
-    found = [owner or other for owner, other in zip(owners, listed, strict=False)]
-    if not listed or found != listed or len(owners) > len(listed):
-        damage.append("its index is damaged, or lists other scenes")
-    if damage:
-        raise ContentError("; ".join(damage))
+    def read(self, scene_id: str = "") -> dict[str, memoryview]:
+        """Read files; those of scenes before them in the index cannot be read any more.
+
+        Args:
+            scene_id: The scene; empty for the files of no scene, which come first.
+
+        Returns:
+            The files by name.
+
+        Raises:
+            ArchiveError: They are damaged, or come after damage that hides where frames end.
+        """
+        try:
+            for owner, frame in zip(self._owners, self._frames, strict=False):
+                if owner.scene_id == scene_id:
+                    return parse_frame(decompress(frame), owner)
+        except (zstandard.ZstdError, ContentError) as error:
+            raise damage_error(self.name, scene_id, error) from None
+        raise damage_error(self.name, scene_id, ContentError("it comes after other damage"))
 
 
-def _find_owner(names: list[str], others: list[Owner | None]) -> Owner:
-    """Find the owner of the files of a frame.
-
-    Raises:
-        ContentError: They have no owner or several, or the owner has another frame already.
-    """
-    owner = Owner.from_name(names[0]) if names else Owner()
-    if owner is None:
-        raise ContentError(f"{names[0][:200]!a} is not the name of a file of a tree")
-    owner.check(names)
-    if owner in others:
-        raise ContentError(f"{owner.scene_id} has another frame already")
-    return owner
-
-
-def _read_frames(file: IO[bytes]) -> Iterator[tuple[bytes, SeekRow]]:
-    """Read the frames and their rows, up to the seek table, which must have the same rows."""
-    rows: list[SeekRow] = []
+def _iter_frames(file: IO[bytes]) -> Iterator[bytes]:
+    """Read frames, up to the seek table. The headers of its blocks show where a frame ends."""
     start = _take(file, _START_BYTES)
     while not start.startswith(SKIPPABLE_MAGIC):
-        frame = bytearray(start + _take(file, zstandard.frame_header_size(start) - len(start)))
-        size_bytes = zstandard.frame_content_size(frame)
-        if not 0 <= size_bytes <= MAX_FRAME_BYTES:
-            raise ContentError(f"the header of a frame declares {size_bytes:,} bytes")
-        # The headers of its blocks show where the frame ends.
+        frame = bytearray(start)
+        frame += _take(file, zstandard.frame_header_size(start) - len(start))
         is_last = False
-        while not is_last:
+        while not is_last and len(frame) < _MAX_STORED_BYTES:
             header = _take(file, _BLOCK_HEADER_BYTES)
             # From the lowest bit: last block (1 bit), type (2 bits), size (21 bits).
             bits = int.from_bytes(header, "little")
@@ -265,15 +232,9 @@ def _read_frames(file: IO[bytes]) -> Iterator[tuple[bytes, SeekRow]]:
             # A run-length block stores one byte, whatever its size.
             stored_bytes = 1 if bits >> 1 & 3 == _RUN_LENGTH_BLOCK else bits >> 3
             frame += header + _take(file, stored_bytes)
-            # Content that does not compress grows by less than a hundredth.
-            if len(frame) > _MARGIN_BYTES + size_bytes * 1.01:
-                raise ContentError("a frame is larger than its header declares")
         frame += _take(file, CHECKSUM_BYTES)
-        rows.append(SeekRow.from_frame(bytes(frame), size_bytes))
-        yield bytes(frame), rows[-1]
+        yield bytes(frame)
         start = _take(file, _START_BYTES)
-    if start + file.read() != encode_seek_table(rows):
-        raise ContentError("its seek table is damaged, or something follows it")
 
 
 def _take(file: IO[bytes], size: int) -> bytes:

@@ -2,8 +2,8 @@
 
 The folder is new, or has scenes with the options and the label map of the archive. Only files that
 are missing there, or differ, are written, so that an interrupted run is continued by the same
-command. From a truncated or damaged archive, all intact scenes are unpacked, and the others are
-listed.
+command. A damaged scene does not stop the others. Of a truncated archive, what comes before its end
+is unpacked from standard input: scannet-prep unpack - < ARCHIVE
 
 examples:
   scannet-prep unpack data/scannet.tar.zst
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         progress=console,
     )
     scenes = count_of(len(report.scenes), "scene")
-    files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
+    files = f"{report.written:,} written, {report.kept:,} kept"
     duration = format_duration(console.seconds)
     lines = [f"{report.out_dir}: {scenes}; files: {files}; in {duration}"]
     return Outcome(report, lines, report.failures, {"seconds": console.seconds})

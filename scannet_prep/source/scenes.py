@@ -306,11 +306,11 @@ class ProcessedArchive(ProcessedScenes):
             problem = f"holds scenes in format {index.scene_format}, expected {FORMAT_VERSION}"
             raise ArchiveError(archive.name, problem, DAMAGE_HINT)
         self.options = index.options
-        super().__init__(archive.name, list_groups(archive), index.failures)
+        super().__init__(archive.name, list_scenes(archive), index.failures)
 
     def read_manifest(self) -> Manifest:
         """Read the manifest from the files that belong to no scene."""
-        files = dict(self._archive.read(self._archive.index.groups[0]))
+        files = self._archive.read()
         if MANIFEST_NAME not in files:
             raise ArchiveError(self.name, f"has no {MANIFEST_NAME}", DAMAGE_HINT)
         return parse_manifest(bytes(files[MANIFEST_NAME]), f"{self.name}: {MANIFEST_NAME}")
@@ -321,7 +321,7 @@ class ProcessedArchive(ProcessedScenes):
 
     def read_file(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene into new, writable memory."""
-        ((_, data),) = self._archive.read(self._archive.scenes[scene_id])
+        [data] = self._archive.read(scene_id).values()
         return data
 
     def verify(self, scene_id: str) -> list[Finding]:
@@ -335,7 +335,7 @@ class ProcessedArchive(ProcessedScenes):
 
     def verify_rest(self) -> list[Finding]:
         """Read the files of no scene, whose checksums must match."""
-        self._archive.read(self._archive.index.groups[0])
+        self._archive.read()
         return []
 
     def close(self) -> None:
@@ -343,11 +343,11 @@ class ProcessedArchive(ProcessedScenes):
         self._archive.source.close()
 
 
-def list_groups(archive: Archive) -> dict[str, PlaceScene]:
+def list_scenes(archive: Archive) -> dict[str, PlaceScene]:
     """List the scenes of an archive, by id."""
     scenes = {}
-    for scene_id, group in archive.scenes.items():
-        scenes[scene_id] = PlaceScene(group.split, group.vertex_count, group.size_bytes)
+    for scene in archive.index.scenes:
+        scenes[scene.scene_id] = PlaceScene(scene.split, scene.vertex_count, scene.size_bytes)
     return scenes
 
 

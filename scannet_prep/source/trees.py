@@ -40,7 +40,7 @@ from scannet_prep.release.label_map import (
     label_map_for,
 )
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.source.scenes import Place, PlaceScene, list_groups
+from scannet_prep.source.scenes import Place, PlaceScene, list_scenes
 
 if TYPE_CHECKING:
     from scannet_prep.archive.format import Archive
@@ -216,16 +216,16 @@ class RawArchive(Place):
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        super().__init__(archive.name, list_groups(archive), archive.index.failures)
+        super().__init__(archive.name, list_scenes(archive), archive.index.failures)
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Read the files of a scene, whose checksums must match."""
-        self._archive.read(self._archive.scenes[scene_id])
+        self._archive.read(scene_id)
         return []
 
     def verify_rest(self) -> list[Finding]:
         """Read the files of no scene, whose checksums must match."""
-        self._archive.read(self._archive.index.groups[0])
+        self._archive.read()
         return []
 
     def describe(self) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.format import Index, Owner, TreeKind, check_scene_ids
+from scannet_prep.archive.format import Index, Owner, TreeKind, check_names
 from scannet_prep.archive.sources import SUFFIX
 from scannet_prep.archive.streaming import FileGroup, encode_archive
 from scannet_prep.base.files import (
@@ -76,76 +76,69 @@ def _find_contents(source: Path) -> tuple[Index, list[FileGroup], list[str]]:
     """Find the files to pack. None is read but the manifest of a processed folder.
 
     Returns:
-        The index, still without groups; the files of no scene, then those of each scene, sorted by
+        The index, still without scenes; the files of no scene, then those of each scene, sorted by
         id; and the names of files and folders that are not packed.
 
     Raises:
         MissingFileError: The folder does not exist, or has no scenes.
         FileError: It is not complete, or a scene cannot be packed.
     """
-    index = Index("raw")
+    folders = {source, source / TASKS_DIR}
+    files: dict[Owner, dict[str, Path]] = {Owner(): {}}
     entries: Mapping[str, SceneEntry] = {}
     if find_kind(source) == "raw":
-        folders = [source / name for name in SPLIT_DIRS.values()]
+        index = Index("raw")
+        folders.update(source / name for name in SPLIT_DIRS.values())
         for scene in find_raw_scenes(source).values():
-            folders.append(scene.directory)
+            folders.add(scene.directory)
             if scene.problem:
                 raise FileError(scene.directory, scene.problem, _HINT_AGAIN)
     else:
-        folders = [source / split for split in Split]
+        folders.update(source / split for split in Split)
         manifest = read_manifest(source)
         check_complete(manifest, source)
-        entries = manifest.scenes
         failures = {scene_id: str(failure) for scene_id, failure in manifest.failures.items()}
         index = Index("processed", manifest.options, manifest.label_map, FORMAT_VERSION, failures)
-
-    files, left_out = _sort_files(source, folders)
+        entries = manifest.scenes
+        for scene_id, entry in entries.items():
+            path = processed_path(source, entry.split, scene_id)
+            name = path.relative_to(source).as_posix()
+            files[Owner("processed", scene_id, entry.split)] = {name: path}
+    left_out = _add_files(files, source, folders)
     groups = []
     for owner, paths in sorted(files.items()):
-        entry = entries.get(owner.scene_id)
-        if owner.kind == "processed" and (entry is None or entry.split != owner.split):
-            left_out += paths
-        else:
-            groups.append(FileGroup(owner, paths, entry))
-    for scene_id in entries.keys() - {group.owner.scene_id for group in groups}:
-        path = processed_path(source, entries[scene_id].split, scene_id)
-        raise FileError(path, "no such file, though the manifest lists it", _HINT_AGAIN)
-    try:
-        check_scene_ids([group.owner.scene_id for group in groups])
-        for group in groups:
-            group.owner.check(list(group.paths))
-    except ContentError as error:
-        raise FileError(source, f"cannot be packed: {error.message}", _HINT_AGAIN) from None
-    return index, groups, sorted(left_out)
+        try:
+            check_names(list(paths), owner)
+        except ContentError as error:
+            raise FileError(source, f"cannot be packed: {error.message}", _HINT_AGAIN) from None
+        groups.append(FileGroup(owner, paths, entries.get(owner.scene_id)))
+    return index, groups, left_out
 
 
-def _sort_files(
-    source: Path, folders: Iterable[Path]
-) -> tuple[dict[Owner, dict[str, Path]], list[str]]:
-    """Sort the files of a tree by their owners.
+def _add_files(
+    files: dict[Owner, dict[str, Path]], source: Path, folders: Collection[Path]
+) -> list[str]:
+    """Add the files of a tree to those of their owners.
 
     Args:
+        files: The files by owner and name. Processed scenes are complete; others are added.
         source: The tree.
-        folders: Its folders to search, beside the top level and `tasks`.
+        folders: Its folders to search.
 
     Returns:
-        The files by name, for each owner; and the names of files and folders without one.
+        The names of files and folders that have no owner, sorted.
     """
-    searched = {source, source / TASKS_DIR, *folders}
-    files: dict[Owner, dict[str, Path]] = {Owner(): {}}
     left_out = []
-    for folder in sorted(searched):
-        paths = folder.iterdir() if folder.is_dir() else ()
-        for path in sorted(paths):
-            name = path.relative_to(source).as_posix()
-            owner = Owner.from_name(name)
-            if path in searched:
-                continue
-            if owner is None or path.is_dir() or name.endswith(_OMITTED_ENDINGS):
-                left_out.append(name)
-            else:
-                files.setdefault(owner, {})[name] = path
-    return files, left_out
+    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    for path in sorted(set(paths).difference(folders)):
+        name = path.relative_to(source).as_posix()
+        owner = Owner.from_name(name)
+        is_listed = owner in files or (owner is not None and owner.kind == "raw")
+        if owner is None or not is_listed or path.is_dir() or name.endswith(_OMITTED_ENDINGS):
+            left_out.append(name)
+        else:
+            files.setdefault(owner, {})[name] = path
+    return left_out
 
 
 def run(

@@ -1,7 +1,7 @@
 """Unpacks an archive, which is a file, an address or a pipe, into the folder that it was made from.
 
-    by the index    from files and addresses: a damaged scene costs only itself
-    in order        from pipes, and from files whose index is lost: up to the first damage
+    file, address    by the seek table, in threads: a damaged scene costs only itself
+    pipe             in order: damage can also hide where the scenes after it begin
 
 The folder is new, or has the kind and the head of the archive. Only what is missing there, or
 differs, is written. Until the end, the manifest of a processed folder lists the scenes to unpack as
@@ -11,21 +11,20 @@ unfinished, so that readers refuse the folder if the run is killed.
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
-from scannet_prep.archive.format import Archive, Owner, StoredGroup
-from scannet_prep.archive.sources import FileSource, open_source
-from scannet_prep.archive.streaming import map_in_order, read_in_order
+from scannet_prep.archive.format import Archive, PackedScene
+from scannet_prep.archive.sources import open_source
+from scannet_prep.archive.streaming import PipedArchive, map_in_order
 from scannet_prep.base.files import (
     Buffer,
-    Fingerprint,
+    check_space,
     has_content,
     make_directory,
     remove_temporaries,
@@ -34,136 +33,52 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.version import VERSION
-from scannet_prep.errors import ArchiveError, FileError, MissingFileError, OutputError
+from scannet_prep.errors import FileError, MissingFileError, OutputError
 from scannet_prep.processed.manifest import (
     MANIFEST_NAME,
     Manifest,
-    SceneEntry,
     parse_manifest,
-    processed_path,
     read_manifest,
     write_manifest,
 )
-from scannet_prep.processed.scene import read_processed
 from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.release.files import ACCEPTANCE_NAME
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.source.place import find_kind
 from scannet_prep.stages.selection import FAILED_NAME, Selection, write_failed_list
 
+Files: TypeAlias = Mapping[str, Buffer]
+
 # They mostly wait for the disk.
 _THREADS = 4
 _HINT_FOLDER = "unpack into another folder: -o DIR"
 _HINT_SCENES = "scannet-prep info lists the scenes of an archive"
-_HINT_COPY = "copy the archive again, then run the same command: it takes only what is missing"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UnpackReport:
     """The result of `run`.
 
     Attributes:
         archive: The archive.
         out_dir: The folder.
-        files: Number of files that were `written`, `replaced` and `kept`.
+        written: Number of files that were written.
+        kept: Number of files that were there already.
         scenes: The scenes that were unpacked, or were there already; sorted.
-        failures: The damage of the archive, and the scenes that were not unpacked because of it.
+        failures: Why other scenes were not unpacked, sorted.
     """
 
     archive: str
     out_dir: Path
-    files: Mapping[str, int] = field(hash=False)
-    scenes: list[str] = field(hash=False)
-    failures: list[Finding] = field(hash=False)
+    written: int = 0
+    kept: int = 0
+    scenes: list[str] = field(default_factory=list)
+    failures: list[Finding] = field(default_factory=list)
 
-
-@dataclass(frozen=True)
-class _Unpacking:
-    """The files of one owner.
-
-    Attributes:
-        owner: Their owner.
-        size_bytes: Their size in all.
-        read: Reads name and content of each.
-    """
-
-    owner: Owner
-    size_bytes: int
-    read: Callable[[], Iterable[tuple[str, Buffer]]]
-
-
-class _Reader:
-    """An archive that is read once. The constructor reads the files of no scene.
-
-    Attributes:
-        name: Path, address, or `standard input`.
-        archive: The archive by its index; None if the index is lost, or comes last.
-        errors: The damage of the archive as a whole; complete when all scenes have been read.
-        others: The files of no scene.
-        manifest: The manifest of processed scenes, without scenes if it is lost; None for raw ones.
-        splits: The splits of the scenes that the archive should have, as far as it lists them.
-        tasks: The scenes.
-
-    Raises:
-        ArchiveError: Nothing of it can be read.
-    """
-
-    def __init__(self, place: str | Path | io.BufferedReader) -> None:
-        self.name = "standard input"
-        self.archive: Archive | None = None
-        self.errors: list[ArchiveError] = []
-        self.others: dict[str, Buffer] = {}
-        self.manifest: Manifest | None = None
-        self.tasks = self._open(place)
-        first = next(self.tasks, None)
-        if first is None:
-            raise self.errors[0]
-        try:
-            self.others.update(first.read())
-        except ArchiveError as error:
-            self.errors.append(error)
-
-        scenes: Mapping[str, SceneEntry | StoredGroup] = {}
-        if MANIFEST_NAME in self.others:
-            data = bytes(self.others[MANIFEST_NAME])
-            self.manifest = parse_manifest(data, f"{self.name}: {MANIFEST_NAME}")
-            scenes = self.manifest.scenes
-        if self.archive is not None:
-            index = self.archive.index
-            scenes = self.archive.scenes
-            if self.manifest is None and index.options is not None:
-                self.manifest = Manifest(index.options, index.label_map, program_version=VERSION)
-        self.splits = {scene_id: str(scene.split) for scene_id, scene in scenes.items()}
-
-    def _open(self, place: str | Path | io.BufferedReader) -> Iterator[_Unpacking]:
-        """Open the archive by its index or, if that is not there, in order."""
-        if isinstance(place, io.BufferedReader):
-            return self._read_in_order(place)
-        source = open_source(place)
-        self.name = source.name
-        try:
-            self.archive = Archive(source)
-        except ArchiveError as error:
-            if not isinstance(source, FileSource):
-                raise
-            self.errors.append(error)
-            return self._read_in_order(Path(self.name).open("rb"))
-        return _read_by_index(self.archive)
-
-    def _read_in_order(self, file: io.BufferedReader) -> Iterator[_Unpacking]:
-        try:
-            with file:
-                for owner, files in read_in_order(file, self.name):
-                    yield _Unpacking(owner, sum(map(len, files.values())), files.items)
-        except ArchiveError as error:
-            self.errors.append(error)
-
-
-def _read_by_index(archive: Archive) -> Iterator[_Unpacking]:
-    for group in archive.index.groups:
-        owner = Owner.of_group(archive.index.kind, group)
-        yield _Unpacking(owner, group.size_bytes, partial(archive.read, group))
+    def count(self, written: Sequence[bool]) -> None:
+        """Count files that were written, and others that were kept."""
+        self.written += sum(written)
+        self.kept += written.count(False)
 
 
 def run(
@@ -184,48 +99,57 @@ def run(
 
     Raises:
         UnknownSceneError: The archive does not have a selected scene.
-        ArchiveError: Nothing of it can be read.
+        ArchiveError: The archive, or its files of no scene, cannot be read.
         TransferError: A server does not send it.
         FileError: The folder has a damaged manifest, or none.
+        DiskFullError: The disk has no space for the scenes.
         OutputError: The folder has other scenes, or cannot be written to.
         OutputError: Another run is writing into the folder.
     """
     selection = selection or Selection()
     progress = progress or Progress()
-    reader = _Reader(place)
-    # A raw tree in a pipe is not listed before its end.
-    wanted = set[str](selection.scene_ids or ())
-    if reader.splits:
-        selection.check_found(reader.name, reader.splits, _HINT_SCENES)
-        selected = [name for name, split in reader.splits.items() if selection.wants(name, split)]
-        wanted = set(selected[: selection.limit])
+    archive: Archive | PipedArchive
+    if isinstance(place, io.BufferedReader):
+        archive = PipedArchive(place, "standard input")
+    else:
+        archive = Archive(open_source(place))
+    splits = {scene.scene_id: scene.split for scene in archive.index.scenes}
+    selection.check_found(archive.name, splits, _HINT_SCENES)
+    selected = [
+        scene for scene in archive.index.scenes if selection.wants(scene.scene_id, scene.split)
+    ]
+    scenes = selected[: selection.limit]
+    others = archive.read()
+    manifest = None
+    if MANIFEST_NAME in others:
+        manifest = parse_manifest(bytes(others[MANIFEST_NAME]), f"{archive.name}: {MANIFEST_NAME}")
     if out_dir is None:
-        out_dir = Path("data/ScanNet" if reader.manifest is None else "data/processed")
+        out_dir = Path("data/ScanNet" if manifest is None else "data/processed")
+    report = UnpackReport(archive.name, out_dir)
     make_directory(out_dir)
-    with run_lock(out_dir), progress.work("unpack", len(wanted), "scenes"):
-        before = _check_folder(out_dir, reader.manifest)
-        # Each folder has its own records.
-        left_out = {MANIFEST_NAME, FAILED_NAME, ACCEPTANCE_NAME}
-        if not selection.has_all or (out_dir / LOCK_NAME).exists():
-            left_out.add(LOCK_NAME)
+    with run_lock(out_dir), progress.work("unpack", len(scenes), "scenes"):
+        before = _check_folder(out_dir, manifest)
         remove_temporaries(out_dir, *out_dir.glob("*"), *out_dir.glob("scans*/*"))
+        _check_space(out_dir, scenes)
         if before is not None:
-            unfinished = tuple(sorted(wanted.union(before.unfinished)))
-            before = msgspec.structs.replace(before, unfinished=unfinished)
+            unfinished = {scene.scene_id for scene in scenes}.union(before.unfinished)
+            before = msgspec.structs.replace(before, unfinished=tuple(sorted(unfinished)))
             write_manifest(out_dir, before)
-        tasks = (task for task in reader.tasks if selection.wants(*task.owner[1:]))
-        written = _write_scenes(out_dir, islice(tasks, selection.limit), progress)
-        # After a scene, by which the next run knows the folder if this one is killed.
-        for name in reader.others.keys() - left_out:
-            written.files[_write_file(out_dir, name, reader.others[name])] += 1
-        for scene_id in wanted - written.scenes - written.failures.keys():
-            error = ArchiveError(reader.name, "is not among its intact scenes", _HINT_COPY)
-            written.failures[scene_id] = Finding.from_error(error, scene_id=scene_id)
-        if before is not None:
-            _record(out_dir, before, reader, selection, written)
-    findings = [Finding.from_error(error) for error in reader.errors]
-    findings += [failure for _, failure in sorted(written.failures.items())]
-    return UnpackReport(reader.name, out_dir, written.files, sorted(written.scenes), findings)
+        for scene, outcome in _write_scenes(archive, out_dir, scenes):
+            if isinstance(outcome, Finding):
+                report.failures.append(outcome)
+            else:
+                report.scenes.append(scene.scene_id)
+                report.count(outcome)
+            progress.advance()
+        # After the scenes, by which the next run knows the folder if this one is killed.
+        _write_others(report, others, selection)
+        if before is not None and manifest is not None:
+            _record(report, before, manifest, selection)
+        # Otherwise the program that writes into the pipe would fail.
+        while isinstance(place, io.BufferedReader) and place.read(1 << 20):
+            pass
+    return report
 
 
 def _check_folder(out_dir: Path, manifest: Manifest | None) -> Manifest | None:
@@ -238,7 +162,6 @@ def _check_folder(out_dir: Path, manifest: Manifest | None) -> Manifest | None:
     Returns:
         The manifest that a processed folder has, or begins with; None for a raw tree.
     """
-    expected = "raw" if manifest is None else "processed"
     try:
         kind: str = find_kind(out_dir)
     except MissingFileError as error:
@@ -247,71 +170,69 @@ def _check_folder(out_dir: Path, manifest: Manifest | None) -> Manifest | None:
         if any(path.is_file() for path in visible):
             raise OutputError(error.message, _HINT_FOLDER) from None
         return manifest and msgspec.structs.replace(manifest, scenes={}, failures={}, unfinished=())
-    if kind != expected:
-        problem = f"{out_dir}: has {kind} scenes, and the archive {expected} ones"
-        raise OutputError(problem, _HINT_FOLDER)
-    if manifest is None:
-        return None
-    before = read_manifest(out_dir)
-    if (before.options, before.label_map) != (manifest.options, manifest.label_map):
-        here = f"{before.options.flags} and the label map {before.label_map[:8]}"
-        there = f"{manifest.options.flags} and {manifest.label_map[:8]}"
-        problem = f"{out_dir}: has scenes made with {here}, and the archive with {there}"
-        raise OutputError(problem, _HINT_FOLDER)
+    before = read_manifest(out_dir) if kind == "processed" else None
+    here = _describe_head(kind, before)
+    there = _describe_head("raw", manifest)
+    if here != there:
+        raise OutputError(f"{out_dir}: holds {here}, and the archive {there}", _HINT_FOLDER)
     return before
 
 
-@dataclass
-class _Written:
-    """What was written into the folder.
-
-    Attributes:
-        files: Number of files that were `written`, `replaced` and `kept`.
-        scenes: The scenes that are there.
-        failures: The scenes that are not, by id.
-    """
-
-    files: Counter[str]
-    scenes: set[str]
-    failures: dict[str, Finding]
+def _describe_head(kind: str, manifest: Manifest | None) -> str:
+    """Describe the scenes of a folder or an archive: their kind or, if processed, their head."""
+    if manifest is None:
+        return f"{kind} scenes"
+    return f"scenes made with {manifest.options.flags} and label map {manifest.label_map[:16]}"
 
 
-def _write_scenes(out_dir: Path, tasks: Iterable[_Unpacking], progress: Progress) -> _Written:
-    """Write scenes in threads.
-
-    Raises:
-        OutputError: A file cannot be written.
-        TransferError: A server does not send it.
-    """
-    written = _Written(Counter(written=0, replaced=0, kept=0), scenes=set(), failures={})
-    for task, outcomes in map_in_order(partial(_write_scene, out_dir), tasks, _THREADS):
-        if isinstance(outcomes, Finding):
-            written.failures[task.owner.scene_id] = outcomes
-        else:
-            written.scenes.add(task.owner.scene_id)
-            written.files.update(outcomes)
-        progress.advance()
-    return written
+def _check_space(out_dir: Path, scenes: Iterable[PackedScene]) -> None:
+    """Check that the disk has space for the scenes of which the folder has nothing yet."""
+    present = {path.stem for path in [*out_dir.glob("*"), *out_dir.glob("*/*")]}
+    check_space(out_dir, sum(scene.size_bytes for scene in scenes if scene.scene_id not in present))
 
 
-def _write_scene(out_dir: Path, task: _Unpacking) -> list[str] | Finding:
+def _write_scenes(
+    archive: Archive | PipedArchive, out_dir: Path, scenes: Iterable[PackedScene]
+) -> Iterator[tuple[PackedScene, list[bool] | Finding]]:
+    """Write scenes in order: in threads, unless their reading has to be in order, too."""
+    write = partial(_write_scene, archive, out_dir)
+    if isinstance(archive, Archive):
+        yield from map_in_order(write, scenes, _THREADS)
+    else:
+        for scene in scenes:
+            yield scene, write(scene)
+
+
+def _write_scene(
+    archive: Archive | PipedArchive, out_dir: Path, scene: PackedScene
+) -> list[bool] | Finding:
     """Write the files of a scene.
 
     Returns:
-        What was done with each file; or the reason why the scene is damaged, or does not fit into
+        Whether each file was written; or the reason why the scene is damaged, or does not fit into
         the folder.
     """
     try:
-        return [_write_file(out_dir, name, data) for name, data in task.read()]
+        files = archive.read(scene.scene_id)
+        return [_write_file(out_dir, name, data) for name, data in files.items()]
     except FileError as error:
-        return Finding.from_error(error, scene_id=task.owner.scene_id)
+        return Finding.from_error(error, scene_id=scene.scene_id)
 
 
-def _write_file(out_dir: Path, name: str, data: Buffer) -> str:
+def _write_others(report: UnpackReport, others: Files, selection: Selection) -> None:
+    """Write the files of no scene, except for records, of which each folder has its own."""
+    left_out = {MANIFEST_NAME, FAILED_NAME, ACCEPTANCE_NAME}
+    if not selection.has_all or (report.out_dir / LOCK_NAME).exists():
+        left_out.add(LOCK_NAME)
+    for name in others.keys() - left_out:
+        report.count([_write_file(report.out_dir, name, others[name])])
+
+
+def _write_file(out_dir: Path, name: str, data: Buffer) -> bool:
     """Write a file, unless it is there already.
 
     Returns:
-        `written`, `replaced` or `kept`.
+        Whether it was written.
 
     Raises:
         FileError: A folder on its way is a link, or a folder is in its place.
@@ -322,35 +243,29 @@ def _write_file(out_dir: Path, name: str, data: Buffer) -> str:
         if folder.is_symlink():
             raise FileError(folder, "is a link, which could lead anywhere", _HINT_FOLDER)
     if has_content(path, data):
-        return "kept"
-    outcome = "replaced" if path.exists() else "written"
-    make_directory(path.parent)
+        return False
     write_atomically(path, [data])
-    return outcome
+    return True
 
 
 def _record(
-    out_dir: Path, before: Manifest, reader: _Reader, selection: Selection, written: _Written
+    report: UnpackReport, before: Manifest, arrived: Manifest, selection: Selection
 ) -> None:
     """Write the manifest and `failed.txt`: what the folder had before, and what has arrived."""
-    arrived = reader.manifest or before
     scenes = dict(before.scenes)
-    for scene_id in written.scenes:
-        entry = arrived.scenes.get(scene_id)
-        if entry is None:  # the manifest of the archive is lost
-            path = processed_path(out_dir, reader.splits[scene_id], scene_id)
-            entry = SceneEntry.from_scene(read_processed(path), Fingerprint.from_file(path))
-        scenes[scene_id] = entry
-    absent = {
+    for scene_id in arrived.scenes.keys() & set(report.scenes):
+        scenes[scene_id] = arrived.scenes[scene_id]
+    failures = dict(before.failures)
+    failures |= {
         scene_id: failure
         for scene_id, failure in arrived.failures.items()
         if selection.wants(scene_id, find_official_split(scene_id))
     }
-    failures = {**before.failures, **absent, **written.failures}
+    failures |= {failure.scene_id: failure for failure in report.failures}
     failures = {name: failures[name] for name in failures.keys() - scenes.keys()}
     unfinished = set(before.unfinished) - scenes.keys() - failures.keys()
     manifest = msgspec.structs.replace(
         before, scenes=scenes, failures=failures, unfinished=tuple(sorted(unfinished))
     )
-    write_manifest(out_dir, manifest)
-    write_failed_list(out_dir, failures)
+    write_manifest(report.out_dir, manifest)
+    write_failed_list(report.out_dir, failures)
