@@ -73,9 +73,7 @@ class FileSource:
         self.name = str(path)
         # Size and time of the last change; None before the file was opened.
         self._identity: tuple[int, int] | None = None
-        # The open file of this process; -1 if it is closed.
-        self._descriptor = -1
-        self._open()
+        self._opened: _Descriptor | None = self._open()
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the file ends within the range.
@@ -83,37 +81,48 @@ class FileSource:
         Raises:
             ArchiveError: It cannot be read, or was replaced before this process opened it.
         """
-        if self._descriptor < 0:
-            self._open()
+        opened = self._opened
+        if opened is None:
+            opened = self._opened = self._open()
         try:
-            return os.pread(self._descriptor, size, offset)
+            return os.pread(opened.number, size, offset)
         except OSError as error:
             problem = f"cannot be read at byte {offset:,}: {error.strerror or error}"
             raise ArchiveError(self.name, problem) from error
 
     def close(self) -> None:
-        """Close the file; reading opens it again."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
-
-    __del__ = close
+        """Close the file when no thread reads it; reading opens it again."""
+        self._opened = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the open file, which belongs to this process."""
-        return self.__dict__ | {"_descriptor": -1}
+        return self.__dict__ | {"_opened": None}
 
-    def _open(self) -> None:
+    def _open(self) -> _Descriptor:
         if not hasattr(os, "pread"):  # Windows
             problem = "archives are read on Linux and macOS only"
             raise ArchiveError(self.name, problem, "use WSL, or a processed folder")
         with open_file(Path(self.name), sys.maxsize) as file:
             status = os.fstat(file.fileno())
-            self._descriptor = os.dup(file.fileno())
+            opened = _Descriptor(file.fileno())
         identity = (status.st_size, status.st_mtime_ns)
         if self._identity not in (None, identity):
-            self.close()
             problem = "was replaced or changed since it was opened"
             raise ArchiveError(self.name, problem, "open it again")
         self._identity = identity
         self.size_bytes = status.st_size
+        return opened
+
+
+class _Descriptor:
+    """A copy of an open file, which is closed when its last user is done.
+
+    Args:
+        number: The descriptor to copy.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = os.dup(number)
+
+    def __del__(self) -> None:
+        os.close(self.number)
