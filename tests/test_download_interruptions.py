@@ -3,18 +3,15 @@ certificates, proxies, and a real nginx."""
 
 import contextlib
 import os
-import random
-import resource
 import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 from dataclasses import replace
 
 import pytest
-from commands import Outcome, digests, limited, run_main, start_command
+from commands import Outcome, digests, run_main, start_command
 from downloads import (
     MESH,
     PATIENCE,
@@ -60,25 +57,6 @@ def wait_until(condition, process):
     while not condition():
         assert process.poll() is None
         time.sleep(0.01)
-
-
-def test_download_killed_three_times_ends_with_the_same_tree(release_dir, tmp_path):
-    dice = random.Random(0)
-    expected = digests(release_dir)
-    with ReleaseServer(release_dir, request_latency_s=0.03) as server:
-        for number in range(3):
-            process = start_command(*words(server.base_url, tmp_path))
-            while len(server.requests()) < 4 * number:
-                assert process.poll() in (None, 0)
-                time.sleep(0.005)
-            time.sleep(dice.random() * 0.05)
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            assert finished(tmp_path).items() <= expected.items()
-
-        outcome = run_main(*words(server.base_url, tmp_path))
-        assert outcome.status == 0, outcome.stderr
-    assert fetched(tmp_path) == expected
 
 
 # What a download waits for, a minute at least: the rule of the server, and the number of requests
@@ -131,30 +109,6 @@ def test_interrupted_download_records_its_files_and_the_next_run_continues(serve
     assert fetched(tmp_path) == digests(server.root)
     if name == "content":
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
-
-
-def test_second_download_in_a_folder_is_refused(server, tmp_path):
-    process = start_waiting(server, tmp_path, "content")
-    second = run_main(*words(server.base_url, tmp_path, "--json"))
-    process.kill()
-    process.communicate()
-    assert second.status == 1
-    assert second.json["error"] == "OutputError"
-
-
-def test_full_disk_ends_the_download_without_half_a_file(server, tmp_path):
-    expected = digests(server.root)
-    server.faults = [at(ending(MESH), then=Set(trickle=(1_000, 0.01)))]
-    with limited(resource.RLIMIT_FSIZE, 60_000):
-        outcome = run_main(*words(server.base_url, tmp_path, "--json"))
-    assert not [thread for thread in threading.enumerate() if thread.name == "download"]
-    server.faults = []
-    assert outcome.status == 1
-    assert outcome.json["error"] == "DiskFullError"
-    assert finished(tmp_path).items() <= expected.items()
-    # With space, the next run continues.
-    assert run_main(*words(server.base_url, tmp_path)).status == 0
-    assert fetched(tmp_path) == expected
 
 
 def test_file_larger_than_the_free_space_ends_the_run_before_it_is_requested(server, tmp_path):

@@ -1,20 +1,17 @@
 """Runs of `process` and `unpack` that are ended leave whole scenes, and the next one continues."""
 
-import json
 import os
 import random
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
-from archives import pack_tree
-from commands import digests, run_main, start_command, wait_until_gone
+from commands import run_main, start_command, wait_until_gone
 
 from scannet_prep import ScanNet, official_scenes, read_processed
 from scannet_prep.base.files import Fingerprint
-from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
@@ -69,41 +66,6 @@ def interrupt(words, out_dir, number, new_scenes):
     stdout, stderr = run.communicate(timeout=30)
     wait_until_gone(run.pid)  # no worker outlives the program
     return run.returncode, stdout, stderr
-
-
-@pytest.mark.parametrize(
-    ("command", "number"),
-    [("process", signal.SIGINT), ("process", signal.SIGTERM), ("unpack", signal.SIGKILL)],
-)
-def test_ended_run_is_continued_by_the_same_command(
-    raw_dir, expected_dir, tmp_path, command, number
-):
-    source = raw_dir
-    if command == "unpack":
-        source = tmp_path / "a.tar.zst"
-        pack_tree(expected_dir, source)
-    out_dir = tmp_path / "out"
-    out_dir.mkdir()
-    expected = digests(expected_dir)
-
-    for each, new_scenes in ((number, 1), (signal.SIGKILL, random.randrange(5))):
-        status, stdout, stderr = interrupt((command, source), out_dir, each, new_scenes)
-        if status == 0:  # the run was faster than the signal
-            shutil.rmtree(out_dir)
-            continue
-        if each != signal.SIGKILL:
-            assert status == json.loads(stdout)["exit_status"] == 130
-            assert "run the same command again" in stderr
-            assert "Traceback" not in stderr
-        scenes = {name for name in digests(out_dir).items() if Path(name[0]).match("scene*.npz")}
-        assert scenes <= expected.items()
-        if count_scenes(out_dir) < len(SCENES):
-            with pytest.raises((FileError, MissingFileError)):
-                ScanNet(out_dir, split="train")
-
-    assert run_main(command, source, "-o", out_dir).status == 0
-    # Temporary files would show up here, too.
-    assert digests(out_dir) == expected
 
 
 def test_interrupted_run_for_some_scenes_is_complete_when_it_is_repeated(raw_dir, tmp_path):
