@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tiny
 from commands import TEST, TRAIN, VAL, Outcome, run_main
-from test_readme import PAGES, REPOSITORY_DIR, find_commands
+from pages import PAGES, REPOSITORY_DIR, find_commands
 
 from scannet_prep import read_processed
 from scannet_prep.cli.main import make_parser

