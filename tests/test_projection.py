@@ -273,7 +273,7 @@ def test_every_vertex_of_a_drawn_triangle_around_its_own_pixel_is_visible(
     width, _ = camera.size
 
     drawn = set()
-    for pixel, corners in zip(seen.pixels, seen.vertices.T, strict=True):
+    for pixel, corners in zip(seen.pixels, seen.corners.T, strict=True):
         row, column = divmod(int(pixel), width)
         drawn |= {vertex for vertex in corners if in_image[vertex].tolist() == [column, row]}
 

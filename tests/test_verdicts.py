@@ -1,13 +1,11 @@
 """Tests of the verdicts on predicted instances, on a scene that is counted by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from scannet_prep import SCANNET20
 from scannet_prep.evaluation import InstancePrediction, InstanceScores, InstanceTruth
-from scannet_prep.view.verdicts import Judgement, Pair, Verdict, judge_instances
+from scannet_prep.evaluation.verdicts import Pair, Verdict, judge_instances
 
 # Two chairs, a table and a wall, each of 200 vertices, by the number of the instance; then a small
 # table of 50 vertices, and 100 vertices without annotation.
@@ -18,16 +16,17 @@ LABELS = np.repeat([CHAIR, CHAIR, TABLE, 0, TABLE, -1], [200, 200, 200, 200, 50,
 INSTANCES = np.repeat([LEFT, RIGHT, DESK, WALL, SMALL, -1], [200, 200, 200, 200, 50, 100])
 TRUTH = InstanceTruth(labels=LABELS, instances=INSTANCES)
 
+MATCHED, WRONG, MISSED = Verdict.MATCHED, Verdict.WRONG_CLASS, Verdict.MISSED
+FALSE, MERGED, SPLIT = Verdict.FALSE_POSITIVE, Verdict.MERGED, Verdict.SPLIT
+
 # A mask: its first and last vertex, train id and confidence.
-Mask = tuple[int, int, int, float]
-
-ON_LEFT: Mask = (0, 200, CHAIR, 0.9)
-ON_RIGHT: Mask = (200, 400, CHAIR, 0.8)
-ON_DESK: Mask = (400, 600, TABLE, 0.7)
-ON_BOTH_CHAIRS: Mask = (0, 400, CHAIR, 0.9)
+ON_LEFT = (0, 200, CHAIR, 0.9)
+ON_RIGHT = (200, 400, CHAIR, 0.8)
+ON_DESK = (400, 600, TABLE, 0.7)
+ON_BOTH_CHAIRS = (0, 400, CHAIR, 0.9)
 
 
-def predict(*masks: Mask) -> InstancePrediction:
+def predict(*masks):
     arrays = np.zeros((len(masks), len(LABELS)), bool)
     for row, (start, end, _, _) in enumerate(masks):
         arrays[row, start:end] = True
@@ -35,125 +34,78 @@ def predict(*masks: Mask) -> InstancePrediction:
     return InstancePrediction(arrays, labels, np.array([mask[3] for mask in masks], float))
 
 
-def judge(*masks: Mask) -> Judgement:
+def judge(*masks):
     return judge_instances(predict(*masks), TRUTH, SCANNET20)
 
 
-def verdict_at(judgement: Judgement, vertex: int) -> Verdict | None:
-    number = int(judgement.vertices[vertex])
-    return None if number < 0 else Verdict(number)
+@pytest.mark.parametrize(
+    ("masks", "of_instances", "of_masks"),
+    [
+        ([ON_LEFT, ON_RIGHT, ON_DESK], [MATCHED] * 3, [MATCHED] * 3),
+        ([], [MISSED] * 3, []),
+        ([ON_LEFT], [MATCHED, MISSED, MISSED], [MATCHED]),
+        ([(0, 200, TABLE, 0.9)], [WRONG, MISSED, MISSED], [WRONG]),
+        ([ON_BOTH_CHAIRS, ON_DESK], [MERGED, MERGED, MATCHED], [MERGED, MATCHED]),
+        # A mask that merges a matched instance leaves it matched.
+        ([(0, 310, CHAIR, 0.9)], [MATCHED, MERGED, MISSED], [MATCHED]),
+        ([(0, 100, CHAIR, 0.9), (100, 200, CHAIR, 0.8)], [SPLIT, MISSED, MISSED], [SPLIT, SPLIT]),
+        # The same part twice covers no more than half.
+        ([(0, 100, CHAIR, 0.9), (0, 100, CHAIR, 0.8)], [MISSED] * 3, [FALSE, FALSE]),
+        # A part of a matched instance.
+        (
+            [ON_LEFT, (0, 100, CHAIR, 0.5)],
+            [MATCHED, MISSED, MISSED],
+            [MATCHED, FALSE],
+        ),
+        ([ON_LEFT, (0, 200, CHAIR, 0.5)], [MATCHED, MISSED, MISSED], [MATCHED, FALSE]),
+        # These do not count: small masks, masks of a wall, masks that lie mostly on a wall.
+        ([(0, 99, TABLE, 0.9)], [MISSED] * 3, [None]),
+        ([(600, 800, 0, 0.9)], [MISSED] * 3, [None]),
+        ([(560, 680, CHAIR, 0.9)], [MISSED] * 3, [None]),
+    ],
+)
+def test_each_instance_and_each_mask_that_counts_has_a_verdict(masks, of_instances, of_masks):
+    judgement = judge(*masks)
 
-
-def test_instances_with_a_mask_each_are_matched() -> None:
-    verdicts = judge(ON_LEFT, ON_RIGHT, ON_DESK).instances
-    assert verdicts == dict.fromkeys([LEFT, RIGHT, DESK], Verdict.MATCHED)
-
-
-def test_instance_without_a_mask_is_missed() -> None:
-    assert judge(ON_LEFT).instances[RIGHT] == Verdict.MISSED
-
-
-def test_instance_under_a_mask_of_another_class_has_the_wrong_class() -> None:
-    judgement = judge((0, 200, TABLE, 0.9))
-
-    assert judgement.instances[LEFT] == Verdict.WRONG_CLASS
-    assert judgement.predictions == {0: Verdict.WRONG_CLASS}
-
-
-def test_one_mask_for_two_instances_merges_them() -> None:
-    """A mask per class scores 0, although the class of each vertex is right."""
-    scores = InstanceScores(SCANNET20)
-    scores.add(predict(ON_BOTH_CHAIRS, ON_DESK), TRUTH)
-    judgement = judge(ON_BOTH_CHAIRS, ON_DESK)
-
-    assert scores.result().classes["chair"]["ap50"] == 0
-    assert judgement.instances == {
-        LEFT: Verdict.MERGED,
-        RIGHT: Verdict.MERGED,
-        DESK: Verdict.MATCHED,
-    }
-    assert judgement.predictions[0] == Verdict.MERGED
-
-
-def test_mask_that_merges_a_matched_instance_leaves_it_matched() -> None:
-    judgement = judge((0, 310, CHAIR, 0.9))
-
-    assert judgement.instances[LEFT] == Verdict.MATCHED
-    assert judgement.instances[RIGHT] == Verdict.MERGED
-
-
-def test_two_halves_of_an_instance_split_it() -> None:
-    judgement = judge((0, 100, CHAIR, 0.9), (100, 200, CHAIR, 0.8))
-
-    assert judgement.instances[LEFT] == Verdict.SPLIT
-    assert judgement.predictions == {0: Verdict.SPLIT, 1: Verdict.SPLIT}
-
-
-def test_same_part_of_an_instance_twice_does_not_split_it() -> None:
-    judgement = judge((0, 100, CHAIR, 0.9), (0, 100, CHAIR, 0.8))
-
-    assert judgement.instances[LEFT] == Verdict.MISSED
-    assert judgement.predictions == {0: Verdict.FALSE_POSITIVE, 1: Verdict.FALSE_POSITIVE}
-
-
-def test_second_mask_of_an_instance_is_a_false_positive() -> None:
-    judgement = judge(ON_LEFT, (0, 200, CHAIR, 0.5))
-    assert judgement.predictions == {0: Verdict.MATCHED, 1: Verdict.FALSE_POSITIVE}
-
-
-def test_false_positive_on_a_matched_instance_is_shown() -> None:
-    judgement = judge(ON_DESK, (400, 500, CHAIR, 0.95))
-
-    assert verdict_at(judgement, 450) == Verdict.FALSE_POSITIVE
-    assert verdict_at(judgement, 550) == Verdict.MATCHED
-
-
-def test_missed_instance_is_shown_under_a_false_positive() -> None:
-    assert verdict_at(judge((400, 500, CHAIR, 0.95)), 450) == Verdict.MISSED
-
-
-def test_false_positive_is_shown_on_a_wall_if_it_counts() -> None:
-    judgement = judge((500, 660, CHAIR, 0.9))
-    assert verdict_at(judgement, 640) == Verdict.FALSE_POSITIVE
-
-
-def test_mask_that_lies_mostly_on_a_wall_has_no_verdict() -> None:
-    judgement = judge((560, 680, CHAIR, 0.9))
-
-    assert judgement.predictions == {}
-    assert verdict_at(judgement, 640) is None
-
-
-@pytest.mark.parametrize("vertex", [650, 820, 900], ids=["wall", "small", "unannotated"])
-def test_vertex_of_nothing_that_counts_has_no_verdict(vertex: int) -> None:
-    assert verdict_at(judge(ON_LEFT), vertex) is None
+    assert judgement.instances == dict(zip((LEFT, RIGHT, DESK), of_instances, strict=True))
+    assert [judgement.predictions.get(number) for number in range(len(masks))] == of_masks
 
 
 @pytest.mark.parametrize(
-    "mask", [(0, 99, TABLE, 0.9), (600, 800, 0, 0.9)], ids=["small mask", "mask of a wall"]
+    ("masks", "vertex", "verdict"),
+    [
+        # A false positive on a matched instance is shown, but not on a missed one.
+        ([ON_DESK, (400, 500, CHAIR, 0.95)], 450, FALSE),
+        ([ON_DESK, (400, 500, CHAIR, 0.95)], 550, MATCHED),
+        ([(400, 500, CHAIR, 0.95)], 450, MISSED),
+        ([(500, 660, CHAIR, 0.9)], 640, FALSE),
+        ([(560, 680, CHAIR, 0.9)], 640, -1),
+        # Vertices of the wall, of the small table, and without annotation.
+        ([ON_LEFT], 650, -1),
+        ([ON_LEFT], 820, -1),
+        ([ON_LEFT], 900, -1),
+    ],
 )
-def test_mask_that_does_not_count_has_no_verdict(mask: Mask) -> None:
-    assert judge(mask).predictions == {}
+def test_vertices_have_the_verdict_on_their_instance_or_mask(masks, vertex, verdict):
+    assert judge(*masks).vertices[vertex] == verdict
 
 
-def test_matches_have_the_number_of_the_instance() -> None:
-    assert judge(ON_DESK, ON_LEFT).matches == {0: DESK, 1: LEFT}
-
-
-def test_pairs_explain_each_verdict() -> None:
+def test_pairs_explain_each_verdict():
     judgement = judge(ON_LEFT, (200, 300, CHAIR, 0.9), (500, 600, CHAIR, 0.9))
 
     assert judgement.pairs == (
-        Pair(Verdict.MATCHED, LEFT, 0, 1.0),
-        Pair(Verdict.MISSED, RIGHT, 1, 0.5),
-        Pair(Verdict.MISSED, DESK, 2, 0.5),
-        Pair(Verdict.FALSE_POSITIVE, RIGHT, 1, 0.5),
-        Pair(Verdict.FALSE_POSITIVE, DESK, 2, 0.5),
+        Pair(MATCHED, LEFT, 0, 1.0),
+        Pair(MISSED, RIGHT, 1, 0.5),
+        Pair(MISSED, DESK, 2, 0.5),
+        Pair(FALSE, RIGHT, 1, 0.5),
+        Pair(FALSE, DESK, 2, 0.5),
     )
+    assert judge().pairs == tuple(Pair(MISSED, number, None, 0.0) for number in (LEFT, RIGHT, DESK))
+    assert judge(ON_DESK, ON_LEFT).matches == {0: DESK, 1: LEFT}
 
 
-def test_scene_without_masks_misses_all_instances() -> None:
-    judgement = judge()
-    nothing = [Pair(Verdict.MISSED, number, None, 0.0) for number in (LEFT, RIGHT, DESK)]
+def test_a_mask_for_each_class_scores_0_and_merges_its_instances():
+    scores = InstanceScores(SCANNET20)
+    scores.add(predict(ON_BOTH_CHAIRS, ON_DESK), TRUTH)
 
-    assert judgement.pairs == tuple(nothing)
+    assert scores.result().classes["chair"]["ap50"] == 0

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from scannet_prep.base.images import encode_jpeg, encode_png
 from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.label_map import builtin_label_map
+from scannet_prep.synthetic.raster import ImagePoints, Visible, draw_triangles
 from scannet_prep.synthetic.scene import SyntheticScene
-from scannet_prep.view.camera import Projected
-from scannet_prep.view.raster import Seen, draw_triangles
 
 # The focal lengths of the metadata of a synthetic scene (1150 for 1296 columns, 575 for 640), at a
 # quarter of the size.
@@ -98,7 +97,7 @@ def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
 
 def render(
     scene: SyntheticScene, pose: NDArray[np.float32], camera: SensorCamera
-) -> tuple[Seen, NDArray[np.float32]]:
+) -> tuple[Visible, NDArray[np.float32]]:
     """Render the mesh of a scene.
 
     Args:
@@ -116,12 +115,10 @@ def render(
     is_drawn = (depths[scene.faces] > _NEAR).all(axis=1)
     nearness = (1 / np.maximum(depths, _NEAR)).astype(np.float32)
     (fx, _, cx), (_, fy, cy) = camera.intrinsic[:2, :3]
-    projected = Projected(
+    projected = ImagePoints(
         x=points[:, 0] * nearness * fx + cx,
         y=points[:, 1] * nearness * fy + cy,
         nearness=nearness,
-        scale=fx * nearness,
-        position=pose[:3, 3],
     )
     width, height = camera.size
     return draw_triangles(projected, scene.faces[is_drawn], width, height), depths
@@ -193,7 +190,7 @@ def _find_vertex_ids(scene: SyntheticScene) -> tuple[NDArray[np.uint16], NDArray
     return scannet_ids[scene.segment_ids], object_ids[scene.segment_ids]
 
 
-def _fill(seen: Seen, values: NDArray, camera: SensorCamera) -> NDArray:  # type: ignore[type-arg]
+def _fill(seen: Visible, values: NDArray, camera: SensorCamera) -> NDArray:  # type: ignore[type-arg]
     """Make an image, (H, W, ...), from the values of its pixels that are not empty."""
     width, height = camera.size
     image = np.zeros((height * width, *values.shape[1:]), values.dtype)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstancePrediction
+from scannet_prep.evaluation.verdicts import Judgement, Verdict
 from scannet_prep.view.categories import Coloring, categorize
 from scannet_prep.view.explanations import (
     list_class_pairs,
@@ -29,7 +30,6 @@ from scannet_prep.view.predicted import (
     judge,
     name_masks,
 )
-from scannet_prep.view.verdicts import Judgement, Verdict
 
 _NAME = "difference"
 # Both right, only the first one, only the second one, neither. No colour is that of a verdict with

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
+from scannet_prep.evaluation.verdicts import Judgement, Verdict
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.view.categories import Explanation
-from scannet_prep.view.verdicts import Judgement, Verdict
 
 MAX_ROWS = 100
 """A longer table ends with the number of the rows that are left out."""

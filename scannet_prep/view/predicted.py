@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.evaluation.instance import InstancePrediction, InstanceTruth
+from scannet_prep.evaluation.verdicts import Judgement, Verdict, find_top_masks, judge_instances
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.view.categories import (
     Color,
@@ -28,7 +29,6 @@ from scannet_prep.view.explanations import (
     note_ious,
 )
 from scannet_prep.view.instance_colors import choose_colors
-from scannet_prep.view.verdicts import Judgement, Verdict, find_top_masks, judge_instances
 
 RIGHT_COLOR = (0, 114, 178)
 WRONG_COLOR = (230, 135, 5)

@@ -57,6 +57,10 @@ class Verdict(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
+# From the weakest to the strongest.
+_PRECEDENCE = (Verdict.SPLIT, Verdict.MERGED, Verdict.WRONG_CLASS)
+
+
 class Pair(NamedTuple):
     """An instance and a prediction, and the verdict that is due to them.
 
@@ -109,22 +113,17 @@ def judge_instances(
     overlaps = find_overlaps(prediction, ground_truth, label_set)
     matching = overlaps.match(IOU_THRESHOLD)
     reasons = _find_reasons(overlaps, prediction)
-    instance_verdicts = _judge_instances(overlaps, matching, reasons)
-    prediction_verdicts = _judge_predictions(overlaps, matching, reasons, instance_verdicts)
+    columns = _judge_instances(overlaps, matching, reasons)
+    rows = _judge_predictions(overlaps, matching, reasons, columns)
 
-    matched = np.flatnonzero(matching.is_matched)
-    numbers = overlaps.instances
-    indices = overlaps.predictions
+    matched = overlaps.instances[matching.is_matched].tolist()
+    correct = overlaps.predictions[matching.correct].tolist()
     return Judgement(
-        vertices=_judge_vertices(prediction, overlaps, instance_verdicts, prediction_verdicts),
-        instances=_name_verdicts(numbers, instance_verdicts),
-        predictions=_name_verdicts(indices, prediction_verdicts),
-        matches=dict(
-            zip(indices[matching.correct].tolist(), numbers[matched].tolist(), strict=True)
-        ),
-        pairs=tuple(
-            _list_pairs(overlaps, matching, reasons, instance_verdicts, prediction_verdicts)
-        ),
+        vertices=_judge_vertices(prediction, overlaps, columns, rows),
+        instances=_name_verdicts(overlaps.instances, columns),
+        predictions=_name_verdicts(overlaps.predictions, rows),
+        matches=dict(zip(correct, matched, strict=True)),
+        pairs=_list_pairs(overlaps, matching, reasons, columns, rows),
     )
 
 
@@ -132,7 +131,7 @@ def find_top_masks(prediction: InstancePrediction) -> NDArray[np.int64]:
     """Find the most confident mask of each vertex, (V,); the first of equal ones, -1 for none."""
     masks = np.asarray(prediction.masks, np.bool_)
     order = np.argsort(-np.asarray(prediction.scores), kind="stable")
-    top = np.full(masks.shape[1], -1, np.int64)
+    top = np.full(masks.shape[1], _NONE, np.int64)
     # The most confident mask comes last, and overwrites all others.
     for number in order[::-1].tolist():
         top[masks[number]] = number
@@ -146,20 +145,18 @@ def _find_reasons(
     counts = overlaps.is_large
     has_wrong_class = (overlaps.ious > IOU_THRESHOLD) & ~overlaps.has_class & counts
 
-    # The prediction contains most of the instance.
-    contains = (overlaps.common / overlaps.sizes > _MOST) & counts
-    is_merging = contains.sum(axis=1) > 1
-    merges = contains & is_merging[:, None]
+    # The prediction contains most of the instance, and most of another one.
+    merges = (overlaps.common / overlaps.sizes > _MOST) & counts
+    merges[merges.sum(axis=1) < 2] = False
 
-    # The instance contains most of the prediction.
-    is_part = (overlaps.common / overlaps.pred_sizes[:, None] > _MOST) & counts
-    masks = np.asarray(prediction.masks, np.bool_)
-    for instance in np.flatnonzero(is_part.any(axis=0)).tolist():
-        parts = np.flatnonzero(is_part[:, instance])
-        is_inside = overlaps.numbers == instance + 1
-        covered = np.count_nonzero(masks[overlaps.predictions[parts]].any(axis=0) & is_inside)
-        is_split = len(parts) > 1 and covered / overlaps.sizes[instance] > _MOST
-        if not is_split:
+    # The instance contains most of the prediction, and is mostly covered by such parts.
+    is_part = (overlaps.common / overlaps.pred_sizes[:, np.newaxis] > _MOST) & counts
+    masks = np.asarray(prediction.masks, np.bool_)[overlaps.predictions]
+    for instance in range(len(overlaps.sizes)):
+        parts = is_part[:, instance]
+        is_covered = masks[parts].any(axis=0) & (overlaps.numbers == instance + 1)
+        share = np.count_nonzero(is_covered) / overlaps.sizes[instance]
+        if np.count_nonzero(parts) < 2 or share <= _MOST:
             is_part[:, instance] = False
     return {Verdict.WRONG_CLASS: has_wrong_class, Verdict.MERGED: merges, Verdict.SPLIT: is_part}
 
@@ -170,7 +167,7 @@ def _judge_instances(
     """Give a verdict on each instance, (G,); -1 on those that do not count."""
     verdicts = np.full(len(overlaps.sizes), Verdict.MISSED, np.int64)
     # Later verdicts replace earlier ones.
-    for verdict in (Verdict.SPLIT, Verdict.MERGED, Verdict.WRONG_CLASS):
+    for verdict in _PRECEDENCE:
         verdicts[reasons[verdict].any(axis=0)] = verdict
     verdicts[matching.is_matched] = Verdict.MATCHED
     verdicts[~overlaps.is_large] = _NONE
@@ -181,17 +178,18 @@ def _judge_predictions(
     overlaps: Overlaps,
     matching: Matching,
     reasons: dict[Verdict, NDArray[np.bool_]],
-    instance_verdicts: NDArray[np.int64],
+    of_instances: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Give a verdict on each prediction, (M,); -1 on those that count neither way."""
     is_wrong = np.zeros(len(overlaps.labels), np.bool_)
     is_wrong[matching.wrong] = True
     verdicts = np.where(is_wrong, Verdict.FALSE_POSITIVE, _NONE)
-    # A part is not wrong because of a split if its instance has a match nevertheless.
-    is_part = reasons[Verdict.SPLIT][:, instance_verdicts == Verdict.SPLIT].any(axis=1)
-    verdicts[is_wrong & is_part] = Verdict.SPLIT
-    verdicts[is_wrong & reasons[Verdict.MERGED].any(axis=1)] = Verdict.MERGED
-    verdicts[is_wrong & reasons[Verdict.WRONG_CLASS].any(axis=1)] = Verdict.WRONG_CLASS
+    for verdict in _PRECEDENCE:
+        explains = reasons[verdict]
+        if verdict is Verdict.SPLIT:
+            # A part is not wrong because of a split if its instance has a match nevertheless.
+            explains = explains & (of_instances == Verdict.SPLIT)
+        verdicts[is_wrong & explains.any(axis=1)] = verdict
     verdicts[matching.correct] = Verdict.MATCHED
     return verdicts
 
@@ -199,16 +197,16 @@ def _judge_predictions(
 def _judge_vertices(
     prediction: InstancePrediction,
     overlaps: Overlaps,
-    instance_verdicts: NDArray[np.int64],
-    prediction_verdicts: NDArray[np.int64],
+    of_instances: NDArray[np.int64],
+    of_predictions: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Give a verdict on each vertex, (V,); see `Judgement`."""
     # Number 0 is void.
-    verdicts = np.append(_NONE, instance_verdicts)[overlaps.numbers]
+    verdicts = np.append(_NONE, of_instances)[overlaps.numbers]
     # A row more: the index -1, for no mask, leads to it.
-    mask_verdicts = np.full(len(np.asarray(prediction.labels)) + 1, _NONE)
-    mask_verdicts[overlaps.predictions] = prediction_verdicts
-    is_false = mask_verdicts[find_top_masks(prediction)] == Verdict.FALSE_POSITIVE
+    of_masks = np.full(len(np.asarray(prediction.labels)) + 1, _NONE)
+    of_masks[overlaps.predictions] = of_predictions
+    is_false = of_masks[find_top_masks(prediction)] == Verdict.FALSE_POSITIVE
     has_no_fault = (verdicts == _NONE) | (verdicts == Verdict.MATCHED)
     return np.where(is_false & has_no_fault, Verdict.FALSE_POSITIVE, verdicts)
 
@@ -223,38 +221,31 @@ def _list_pairs(
     overlaps: Overlaps,
     matching: Matching,
     reasons: dict[Verdict, NDArray[np.bool_]],
-    instance_verdicts: NDArray[np.int64],
-    prediction_verdicts: NDArray[np.int64],
-) -> list[Pair]:
+    of_instances: NDArray[np.int64],
+    of_predictions: NDArray[np.int64],
+) -> tuple[Pair, ...]:
     """List what explains the verdicts, sorted by verdict."""
     ious = overlaps.ious
-
-    def pair(verdict: Verdict, row: int | None, column: int | None) -> Pair:
-        is_pair = row is not None and column is not None
-        return Pair(
-            verdict,
-            None if column is None else int(overlaps.instances[column]),
-            None if row is None else int(overlaps.predictions[row]),
-            float(ious[row, column]) if is_pair else 0.0,
-        )
-
     pairs = []
-    columns = np.flatnonzero(matching.is_matched).tolist()
-    for row, column in zip(matching.correct, columns, strict=True):
-        pairs.append(pair(Verdict.MATCHED, row, column))
-    for verdict, is_reason in reasons.items():
-        is_judged = (instance_verdicts == verdict) | (prediction_verdicts == verdict)[:, None]
-        for row, column in np.argwhere(is_reason & is_judged).tolist():
-            pairs.append(pair(verdict, row, column))
-    pairs += [
-        pair(Verdict.MISSED, _find_largest(ious[:, column]), column)
-        for column in np.flatnonzero(instance_verdicts == Verdict.MISSED).tolist()
-    ]
-    pairs += [
-        pair(Verdict.FALSE_POSITIVE, row, _find_largest(ious[row]))
-        for row in np.flatnonzero(prediction_verdicts == Verdict.FALSE_POSITIVE).tolist()
-    ]
-    return sorted(pairs, key=lambda each: each.verdict)
+
+    def add(verdict: Verdict, row: int | None, column: int | None) -> None:
+        instance = None if column is None else int(overlaps.instances[column])
+        mask = None if row is None else int(overlaps.predictions[row])
+        iou = 0.0 if row is None or column is None else float(ious[row, column])
+        pairs.append(Pair(verdict, instance, mask, iou))
+
+    matched = np.flatnonzero(matching.is_matched).tolist()
+    for row, column in zip(matching.correct, matched, strict=True):
+        add(Verdict.MATCHED, row, column)
+    for verdict, explains in reasons.items():
+        is_judged = (of_instances == verdict) | (of_predictions == verdict)[:, np.newaxis]
+        for row, column in np.argwhere(explains & is_judged).tolist():
+            add(verdict, row, column)
+    for column in np.flatnonzero(of_instances == Verdict.MISSED).tolist():
+        add(Verdict.MISSED, _find_largest(ious[:, column]), column)
+    for row in np.flatnonzero(of_predictions == Verdict.FALSE_POSITIVE).tolist():
+        add(Verdict.FALSE_POSITIVE, row, _find_largest(ious[row]))
+    return tuple(sorted(pairs, key=lambda pair: pair.verdict))
 
 
 def _find_largest(values: NDArray[np.float64]) -> int | None:

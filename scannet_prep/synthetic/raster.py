@@ -1,0 +1,172 @@
+"""The part of a mesh that a camera sees, at each pixel: a z-buffer.
+
+While triangles are drawn, each pixel is one integer: the nearness in the upper half, the number of
+the triangle in the lower half. The bit patterns of positive float32 numbers have the order of their
+values. So the greatest integer is the nearest, and the depth test is a maximum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Twice the area, in square pixels, below which a triangle is not drawn.
+_MIN_AREA = 1e-2
+# The lowest weight of a pixel inside a triangle, below 0 so that rounding leaves no gap.
+_MIN_WEIGHT = -1e-3
+# Half of the bits of a key.
+_HALF = np.uint64(32)
+# Triangles that are drawn at a time, to bound the memory.
+_TRIANGLES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePoints:
+    """The vertices of a mesh in an image.
+
+    Attributes:
+        x: float32 (V,), pixels from the left; whole numbers are the middles of pixels.
+        y: float32 (V,), pixels from the top.
+        nearness: float32 (V,), 1 / depth, positive.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[np.float32]
+    nearness: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visible:
+    """The visible part of a mesh.
+
+    Attributes:
+        pixels: Integers (P,), the pixels that are not empty: row * width + column.
+        corners: Integers (3, P), the corners of the triangle at each of them.
+        weights: float32 (3, P), the weight of each corner; together 1.
+    """
+
+    pixels: NDArray[np.intp]
+    corners: NDArray[np.integer[Any]]
+    weights: NDArray[np.float32]
+
+    @property
+    def nearest(self) -> NDArray[np.integer[Any]]:
+        """The corner with the greatest weight at each pixel, (P,)."""
+        best = self.weights.argmax(axis=0)
+        return np.asarray(np.take_along_axis(self.corners, best[np.newaxis], axis=0)[0])
+
+    def blend(self, values: NDArray[np.number[Any]]) -> NDArray[np.float32]:
+        """Interpolate values of vertices, (V, ...), at each pixel, (P, ...)."""
+        return np.asarray(np.einsum("vp,vp...->p...", self.weights, values[self.corners]))
+
+
+def draw_triangles(
+    points: ImagePoints, faces: NDArray[np.int32], width: int, height: int
+) -> Visible:
+    """Draw the triangles that face the camera.
+
+    Args:
+        points: The vertices in the image.
+        faces: (F, 3), indices of vertices; counter-clockwise from the front.
+        width: Width of the image, in pixels.
+        height: Height of the image, in pixels.
+    """
+    x = points.x[faces.T]
+    y = points.y[faces.T]
+    areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
+    faces = faces[areas > _MIN_AREA]
+    keys = np.zeros(height * width, np.uint64)
+    for start in range(0, len(faces), _TRIANGLES):
+        numbers = np.arange(start, min(start + _TRIANGLES, len(faces)))
+        _draw(points, faces, numbers, keys, width)
+
+    pixels = np.flatnonzero(keys)
+    corners = faces[(keys[pixels] & np.uint64(0xFFFFFFFF)).astype(np.intp)].T
+    rows, columns = np.divmod(pixels, width)
+    weights = _weigh(points.x[corners], points.y[corners], rows, columns).clip(0)
+    # These are the weights in the flat image. In space, a corner counts for less the farther away
+    # it is.
+    weights *= points.nearness[corners]
+    return Visible(pixels, corners, weights / weights.sum(axis=0))
+
+
+def _draw(
+    points: ImagePoints,
+    faces: NDArray[np.int32],
+    numbers: NDArray[np.intp],
+    keys: NDArray[np.uint64],
+    width: int,
+) -> None:
+    """Draw some of the triangles, given by their numbers, into an image of keys, (H * W,)."""
+    height = len(keys) // width
+    x = points.x[faces[numbers]]
+    y = points.y[faces[numbers]]
+    # The pixels in the box around each triangle.
+    left = np.ceil(x.min(axis=1)).clip(0).astype(np.intp)
+    top = np.ceil(y.min(axis=1)).clip(0).astype(np.intp)
+    right = np.floor(x.max(axis=1)).clip(None, width - 1).astype(np.intp)
+    bottom = np.floor(y.max(axis=1)).clip(None, height - 1).astype(np.intp)
+    widths = (right - left + 1).clip(0)
+    counts = widths * (bottom - top + 1).clip(0)
+    # All these pixels, (P,): the triangle of each, and its number within the box.
+    triangles = np.repeat(np.arange(len(numbers)), counts)
+    indices = np.arange(len(triangles)) - np.repeat(np.cumsum(counts) - counts, counts)
+    down, across = np.divmod(indices, widths[triangles])
+    rows = top[triangles] + down
+    columns = left[triangles] + across
+
+    corners = faces[numbers[triangles]].T
+    # float32 would decide differently at some edges.
+    weights = _weigh(
+        points.x[corners].astype(np.float64),
+        points.y[corners].astype(np.float64),
+        rows,
+        columns,
+    )
+    is_inside = (weights >= _MIN_WEIGHT).all(axis=0)
+    weights = weights[:, is_inside]
+    corner_nearness = points.nearness[corners[:, is_inside]]
+    nearness = (weights * corner_nearness).sum(axis=0) / weights.sum(axis=0)
+    # Outside by rounding, the nearness could have any value.
+    nearness = nearness.clip(corner_nearness.min(axis=0), corner_nearness.max(axis=0))
+    bits = nearness.astype(np.float32).view(np.uint32).astype(np.uint64) << _HALF
+    drawn = bits | numbers[triangles[is_inside]].astype(np.uint64)
+    np.maximum.at(keys, (rows * width + columns)[is_inside], drawn)
+
+
+def _weigh(
+    x: NDArray[np.floating[Any]],
+    y: NDArray[np.floating[Any]],
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
+) -> NDArray[np.floating[Any]]:
+    """Return twice the areas between pixels and the edges of triangles, (3, P).
+
+    They are positive inside, in the order of the opposite corners.
+
+    Args:
+        x: (3, P), the corners of the triangle of each pixel, pixels from the left.
+        y: (3, P), pixels from the top.
+        rows: (P,), the rows of the pixels.
+        columns: (P,), the columns of the pixels.
+    """
+    x = x - columns.astype(x.dtype)
+    y = y - rows.astype(y.dtype)
+    edges = ((1, 2), (2, 0), (0, 1))
+    return np.stack([_cross(x[first], y[first], x[last], y[last]) for first, last in edges])
+
+
+def _cross(
+    x: NDArray[np.floating[Any]],
+    y: NDArray[np.floating[Any]],
+    other_x: NDArray[np.floating[Any]],
+    other_y: NDArray[np.floating[Any]],
+) -> NDArray[np.floating[Any]]:
+    """Return the cross product of vectors in an image, whose y points down.
+
+    It is positive if the turn from the first to the second is counter-clockwise.
+    """
+    return other_x * y - x * other_y
