@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 from commands import TEST, TRAIN, VAL, Outcome, run_main
 from pages import PAGES, REPOSITORY_DIR, find_commands
 
@@ -62,13 +61,10 @@ OFFICIAL_ROWS = find_rows("The official download script", "official script")
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Raw and processed scenes under the default names, and segments of the test scene."""
+    """Raw and processed scenes under the default names."""
     folder = tmp_path_factory.mktemp("coming")
     write_release(folder / "data/ScanNet", (TRAIN, VAL, TEST), vertices=VERTICES)
-    assert run_main("process", cwd=folder).status == 0
-    segments = folder / f"data/raw/scannet_test_segments/{TEST}_vh_clean_2.0.010000.segs.json"
-    segments.parent.mkdir(parents=True)
-    segments.write_bytes(tiny.segments_file(tuple(range(VERTICES)), scene_id=TEST))
+    assert run_main("process", "--compute-segments", cwd=folder).status == 0
     return folder
 
 

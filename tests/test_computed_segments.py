@@ -120,17 +120,6 @@ def test_exports_take_computed_segments_of_test_scenes(computed, tmp_path):
 
     matrix = np.load(export("mask3d", "mask3d") / f"test/{TEST[5:]}.npy")
     np.testing.assert_array_equal(matrix[:, 9], segments)
-    superpoints = export("mmdet3d", "mmdet3d", "--for", "oneformer3d") / "super_points"
+    superpoints = export("oneformer3d", "oneformer3d") / "super_points"
     numbers = np.fromfile(superpoints / f"{TEST}.bin", np.int64)
     np.testing.assert_array_equal(numbers, segments)
-    assert list(export("ply", "ply", "--color", "segment").rglob(f"{TEST}*.ply"))
-
-    # Those of another program take their place.
-    others = tmp_path / "segments"
-    others.mkdir()
-    numbers = list(range(len(segments)))
-    (others / f"{TEST}_vh_clean_2.0.010000.segs.json").write_text(
-        json.dumps({"sceneId": TEST, "segIndices": numbers})
-    )
-    out_dir = export("others", "mask3d", "--test-segments", others)
-    assert np.load(out_dir / f"test/{TEST[5:]}.npy")[:, 9].tolist() == numbers

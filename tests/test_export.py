@@ -1,611 +1,635 @@
-"""Exports for OctFormer, Pointcept, the official evaluators and MeshLab, read as those do."""
+"""Exports: every file and value that a program reads, computed with loops over the raw scenes."""
 
-from __future__ import annotations
-
-import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import math
+import pickle
+import pickletools
+from dataclasses import replace
 
 import numpy as np
 import oracles
 import pytest
 import tiny
-from commands import run_main
+import yaml
+from commands import digests, run_main
 from extras import REAL_DIR
 from plyfile import PlyData
 
-from scannet_prep import SCANNET20, SCANNET200, read_processed
+from scannet_prep import SCANNET20, SCANNET200, SceneId, Split, read_processed
 from scannet_prep.errors import ScanNetPrepError, UsageError
-from scannet_prep.export import make_format
-from scannet_prep.export.format import ExportOptions, encode_lines, encode_npy
-from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.label_sets import LabelSet
-from scannet_prep.release.scene import Split
-from scannet_prep.synthetic import write_release
+from scannet_prep.export import find_format
+from scannet_prep.export.detection import choose_vertices
+from scannet_prep.export.format import ExportSettings, encode_lines, encode_npy
+from scannet_prep.raw.tree import RawScene
+from scannet_prep.stages import export
+from scannet_prep.synthetic.release import write_scene
+from scannet_prep.synthetic.scene import make_scene
 
-TRAIN = "scene0191_00"
-ALSO_TRAIN = "scene0000_00"
-VAL = "scene0011_00"
-TEST = "scene0707_00"
-SPLITS = {TRAIN: "train", ALSO_TRAIN: "train", VAL: "val", TEST: "test"}
-TRIANGLES = {"face": {"vertex_indices": 3}}
-ANNOTATION_ASSETS = {"segment20", "segment200", "instance"}
-ASSETS = {"coord", "color", "normal"} | ANNOTATION_ASSETS
-REAL = pytest.param("real", marks=pytest.mark.extra("real data"))
+# The official order of the train scenes is not the sorted one.
+TRAIN, TRAIN_2, VAL, TEST = "scene0191_00", "scene0000_00", "scene0568_00", "scene0707_00"
+SPLITS = {TRAIN_2: "train", TRAIN: "train", VAL: "val", TEST: "test"}
+ANNOTATED = [TRAIN_2, TRAIN, VAL]
+DRAWN = {name: make_scene(name, vertices=700) for name in SPLITS}
+IDENTITY = np.eye(4)
+NAMES18 = [
+    *("cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf", "picture"),
+    *("counter", "desk", "curtain", "refrigerator", "showercurtrain", "toilet", "sink"),
+    *("bathtub", "garbagebin"),
+]
+BOXES18 = dict(zip(oracles.NYU40_OF_SCANNET20[2:], NAMES18, strict=True))
+BOXES198 = {row.raw_id: row.name for row in SCANNET200.classes if row.name not in ("wall", "floor")}
+BOXES37 = {*range(3, 22), *range(23, 41)}
 
 
-@pytest.fixture(scope="module", params=["synthetic", REAL])
-def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same scenes processed twice: `scan`, and `aligned` for ScanNet200."""
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """The scenes in `scan`; in `aligned`, for ScanNet200, with segments of test; an archive."""
     root = tmp_path_factory.mktemp("root")
-    raw_dir = REAL_DIR if request.param == "real" else root / "raw"
-    if request.param == "synthetic":
-        write_release(raw_dir, list(SPLITS), vertices=700)
-    for name, words in {"scan": (), "aligned": ("--align-axis", "--scannet200")}.items():
-        assert run_main("process", raw_dir, "-o", root / name, "--faces", *words).status == 0
+    for scene in DRAWN.values():
+        write_scene(scene, root / "raw")
+    aligned = ("--align-axis", "--scannet200", "--compute-segments")
+    for name, words in {"scan": (), "aligned": aligned}.items():
+        assert run_main("process", root / "raw", "-o", root / name, "--faces", *words).status == 0
+    assert run_main("pack", root / "aligned", "-o", root / "aligned.tar.zst").status == 0
     return root
 
 
-def scenes_of(folder: Path) -> dict[str, ProcessedScene]:
-    return {path.stem: read_processed(path) for path in folder.glob("*/scene*.npz")}
-
-
-def export(place: Path, out_dir: Path, *words: str) -> Path:
-    outcome = run_main("export", place, "-o", out_dir, "--format", *words)
-    assert outcome.status == 0, outcome.stderr
-    return out_dir
-
-
-def check_frame(points: np.ndarray, normals: np.ndarray, scene: ProcessedScene) -> None:
-    """Check that points and normals equal those of a scene in the same frame, except for rounding.
-
-    Points may differ by one unit in the last place, normals by the precision of float16.
-    """
-    assert points.dtype == scene.points.dtype
-    assert (np.abs(points - scene.points) <= np.spacing(np.abs(scene.points).max())).all()
-    assert np.abs(normals.astype(np.float64) - scene.normals).max() < 2e-3
-
-
-def numbers_in(path: Path) -> list[int]:
-    text = path.read_text(encoding="ascii")
-    assert text.endswith("\n")
-    return [int(line) for line in text.splitlines()]
-
-
-@dataclass(frozen=True)
-class OctFormerExport:
-    """An export for OctFormer; not to be changed.
-
-    Attributes:
-        place: Name of the processed folder.
-        is_200: Whether it is for the 200 classes, which are axis-aligned, or the 20 classes.
-    """
-
-    root: Path
-    folder: Path
-    place: str
-    is_200: bool
-
-    @property
-    def native_place(self) -> str:
-        """Name of the processed folder that has the frame of the classes."""
-        return "aligned" if self.is_200 else "scan"
-
-    def path(self, name: str) -> Path:
-        return self.folder / ("test" if name == TEST else "train") / f"{name}.npz"
-
-    def read(self, key: str) -> dict[str, np.ndarray]:
-        """Read an array of each scene, as `datasets/scannet.py` does, by scene id."""
-        return {name: np.load(self.path(name))[key] for name in scenes_of(self.root / self.place)}
-
-
-@pytest.fixture(scope="module", params=["scannet20", "scannet200"])
-def labels(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module", params=["scan", "aligned"])
-def octformer(
-    request: pytest.FixtureRequest,
-    root: Path,
-    labels: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> OctFormerExport:
-    out_dir = tmp_path_factory.mktemp("octformer") / "out"
-    folder = export(root / request.param, out_dir, "octformer", "--label-set", labels)
-    return OctFormerExport(root, folder, request.param, labels == "scannet200")
-
-
-def test_octformer_lists_name_files_in_official_order(octformer: OctFormerExport) -> None:
-    stored = scenes_of(octformer.root / octformer.place)
-    # The lists are those that `configs/seg_scannet.yaml` names.
-    lists = {}
-    # The official order of the train scenes is not the sorted one.
-    for split, names in {"train": [TRAIN, ALSO_TRAIN], "val": [VAL], "test": [TEST]}.items():
-        text = "".join(f"{name}.npz\n" for name in names if name in stored)
-        lists[f"scannetv2_{split}_npz.txt"] = text
-    lists["scannetv2_test.txt"] = lists["scannetv2_test_npz.txt"]
-
-    paths = octformer.folder.glob("scannetv2_*.txt")
-
-    assert {path.name: path.read_text() for path in paths} == lists
-
-
-def test_octformer_folders_contain_arrays_and_raw_ids_only(octformer: OctFormerExport) -> None:
-    expected = set()
-    for name in scenes_of(octformer.root / octformer.place):
-        if name == TEST:
-            expected.add(f"test/{name}.npz")
-        else:
-            expected |= {f"train/{name}.npz", f"train/{name}.txt"}
-
-    paths = [*octformer.folder.glob("train/*"), *octformer.folder.glob("test/*")]
-
-    assert {str(path.relative_to(octformer.folder)) for path in paths} == expected
-
-
-def test_octformer_points_and_normals_have_the_frame_of_its_classes(
-    octformer: OctFormerExport,
-) -> None:
-    points = octformer.read("points")
-    normals = octformer.read("normals")
-
-    in_frame = scenes_of(octformer.root / octformer.native_place)
-    for name, array in points.items():
-        check_frame(array, normals[name], in_frame[name])
-
-
-def test_octformer_normals_are_float16(octformer: OctFormerExport) -> None:
-    normals = octformer.read("normals")
-
-    assert {array.dtype for array in normals.values()} == {np.dtype(np.float16)}
-
-
-def test_octformer_colors_are_those_of_the_scenes(octformer: OctFormerExport) -> None:
-    scenes = scenes_of(octformer.root / octformer.place)
-
-    for name, colors in octformer.read("colors").items():
-        assert (colors == scenes[name].colors).all()
-
-
-def test_octformer_labels_are_those_of_its_classes(octformer: OctFormerExport) -> None:
-    scenes = scenes_of(octformer.root / octformer.place)
-
-    for name, array in octformer.read("labels").items():
-        if octformer.is_200:
-            expected = oracles.labels200(scenes[name].scannet_ids.tolist())
-        else:
-            expected = oracles.labels20(scenes[name].nyu40_ids.tolist())
-        assert array.dtype == np.uint8
-        assert array.tolist() == expected
-
-
-def test_octformer_files_are_links_if_they_are_the_processed_ones(
-    octformer: OctFormerExport,
-) -> None:
-    place = octformer.root / octformer.place
-    is_linked = {octformer.path(path.stem).samefile(path) for path in place.glob("*/scene*.npz")}
-
-    assert is_linked == {octformer.place == octformer.native_place}
-
-
-def test_octformer_texts_hold_the_raw_ids_of_its_classes(octformer: OctFormerExport) -> None:
-    is_200 = octformer.is_200
-    kept = set(oracles.scannet200_ids()) if is_200 else set(range(41))
-    for name, scene in scenes_of(octformer.root / octformer.place).items():
-        if name == TEST:
-            continue
-        raw_ids = (scene.scannet_ids if is_200 else scene.nyu40_ids).tolist()
-        expected = [raw_id if raw_id in kept else 0 for raw_id in raw_ids]
-        assert numbers_in(octformer.folder / "train" / f"{name}.txt") == expected
-
-
-@pytest.mark.parametrize(
-    ("place", "words", "name"),
-    [
-        ("scan", ["octformer"], "ScanNet20"),
-        ("aligned", ["octformer"], "ScanNet200"),
-        ("aligned", ["octformer", "--label-set", "scannet20"], "ScanNet20"),
-        ("aligned", ["mmdet3d"], "ScanNet20"),
-        ("aligned", ["mmdet3d", "--for", "oneformer3d"], "ScanNet200"),
-        ("aligned", ["votenet"], "ScanNet20"),
-        ("aligned", ["scanrefer"], "ScanNet20"),
-        ("aligned", ["pointcept"], "both label sets"),
-    ],
-)
-def test_default_label_set_is_that_of_the_processed_scenes(
-    root: Path, tmp_path: Path, place: str, words: list[str], name: str
-) -> None:
-    outcome = run_main("export", root / place, "-o", tmp_path / "out", "--format", *words)
-
-    assert outcome.status == 0, outcome.stderr
-    first_line = outcome.stderr.splitlines()[0]
-    assert re.match(rf"export: .*: {words[0]}, \d+ scenes?, {name}(,|$)", first_line)
-    settings = json.loads((tmp_path / "out/export.json").read_text())["settings"]
-    assert settings["label_set"] == ("" if words[0] == "pointcept" else name)
-
-
-@dataclass(frozen=True)
-class PointceptExport:
-    """An export for Pointcept, one root for both of its datasets; not to be changed.
-
-    Attributes:
-        folder: The export.
-        scenes: The scenes that were exported, by id.
-        as_scanned: The same scenes in the frame of the scan.
-    """
-
-    folder: Path
-    scenes: dict[str, ProcessedScene]
-    as_scanned: dict[str, ProcessedScene]
-
-    @property
-    def annotated_ids(self) -> list[str]:
-        return [name for name in self.scenes if name != TEST]
-
-    def read(self, name: str) -> dict[str, np.ndarray]:
-        """Read the assets of a scene as `ScanNetDataset` and `ScanNet200Dataset` do."""
-        paths = (self.folder / SPLITS[name] / name).glob("*.npy")
-        return {path.stem: np.load(path) for path in paths}
-
-
-@pytest.fixture(scope="module", params=["scan", "aligned"])
-def pointcept(
-    request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> PointceptExport:
-    out_dir = tmp_path_factory.mktemp("pointcept") / "out"
-    folder = export(root / request.param, out_dir, "pointcept")
-    return PointceptExport(folder, scenes_of(root / request.param), scenes_of(root / "scan"))
-
-
-def test_pointcept_finds_one_folder_per_scene(pointcept: PointceptExport) -> None:
-    paths = [path for split in Split for path in pointcept.folder.glob(f"{split}/*")]
-
-    folders = {path.relative_to(pointcept.folder) for path in paths}
-    assert folders == {Path(SPLITS[name], name) for name in pointcept.scenes}
-
-
-def test_pointcept_assets_of_annotated_scenes_are_complete(pointcept: PointceptExport) -> None:
-    for name in pointcept.scenes:
-        expected = ASSETS - ANNOTATION_ASSETS if name == TEST else ASSETS
-        assert pointcept.read(name).keys() == expected
-
-
-def test_pointcept_assets_have_the_types_that_its_datasets_expect(
-    pointcept: PointceptExport,
-) -> None:
-    types = {"coord": "<f4", "color": "|u1", "normal": "<f4"}
-
-    for name in pointcept.scenes:
-        for key, array in pointcept.read(name).items():
-            assert array.dtype.str == types.get(key, "<i8")
-
-
-def test_pointcept_points_and_normals_are_in_the_frame_of_the_scan(
-    pointcept: PointceptExport,
-) -> None:
-    for name in pointcept.scenes:
-        assets = pointcept.read(name)
-        check_frame(assets["coord"], assets["normal"], pointcept.as_scanned[name])
-
-
-def test_pointcept_colors_are_those_of_the_scenes(pointcept: PointceptExport) -> None:
-    for name, scene in pointcept.scenes.items():
-        assert (pointcept.read(name)["color"] == scene.colors).all()
-
-
-def test_pointcept_segment20_has_the_train_ids_of_20_classes(pointcept: PointceptExport) -> None:
-    for name in pointcept.annotated_ids:
-        expected = oracles.labels20(pointcept.scenes[name].nyu40_ids.tolist())
-        assert (pointcept.read(name)["segment20"] + 1).tolist() == expected
-
-
-def test_pointcept_segment200_has_the_train_ids_of_200_classes(pointcept: PointceptExport) -> None:
-    for name in pointcept.annotated_ids:
-        expected = oracles.labels200(pointcept.scenes[name].scannet_ids.tolist())
-        assert (pointcept.read(name)["segment200"] + 1).tolist() == expected
-
-
-def test_pointcept_instances_are_those_of_the_scenes(pointcept: PointceptExport) -> None:
-    for name in pointcept.annotated_ids:
-        assert (pointcept.read(name)["instance"] == pointcept.scenes[name].instances).all()
-
-
-def test_aligning_in_export_equals_aligning_in_process(root: Path, tmp_path: Path) -> None:
-    aligned = export(root / "scan", tmp_path / "aligned", "pointcept", "--aligned")
-    as_stored = export(root / "aligned", tmp_path / "as_stored", "pointcept", "--aligned")
-
-    for name, scene in scenes_of(root / "aligned").items():
-        for folder in (aligned, as_stored):
-            points = np.load(folder / scene.meta.split / name / "coord.npy")
-            assert points.tobytes() == scene.points.tobytes()
-
-
-def test_undoing_the_alignment_is_exact_up_to_rounding(root: Path, tmp_path: Path) -> None:
-    out_dir = export(root / "aligned", tmp_path / "out", "pointcept", "--unaligned")
-
-    for name, scene in scenes_of(root / "scan").items():
-        folder = out_dir / scene.meta.split / name
-        check_frame(np.load(folder / "coord.npy"), np.load(folder / "normal.npy"), scene)
-
-
-@dataclass(frozen=True)
-class BenchmarkScene:
-    """A scene with its lines in an export for the benchmark.
-
-    Attributes:
-        raw_ids: The raw id of each vertex in the label set.
-        semantic: The number of each vertex in `semantic`.
-        instance: The number of each vertex in `instance`.
-    """
-
-    scene: ProcessedScene
-    raw_ids: np.ndarray
-    semantic: np.ndarray
-    instance: np.ndarray
-
-    @property
-    def is_instance(self) -> np.ndarray:
-        return (self.scene.instances >= 0) & (self.raw_ids > 0)
-
-
-@pytest.fixture(scope="module")
-def benchmark_gt(root: Path, labels: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out_dir = tmp_path_factory.mktemp("benchmark") / "out"
-    return export(root / "aligned", out_dir, "benchmark-gt", "--label-set", labels)
-
-
-@pytest.fixture(scope="module")
-def benchmark_scenes(root: Path, labels: str, benchmark_gt: Path) -> list[BenchmarkScene]:
-    scenes = []
-    for name, scene in scenes_of(root / "aligned").items():
-        if name == TEST:
-            continue
-        raw_ids = scene.scannet_ids if labels == "scannet200" else scene.nyu40_ids
-        semantic, instance = (
-            np.array(numbers_in(benchmark_gt / kind / f"{name}.txt"))
-            for kind in ("semantic", "instance")
+class Truth:
+    """What the raw files say of a scene."""
+
+    def __init__(self, name):
+        self.scene = DRAWN[name]
+        self.name = name
+        self.split = SPLITS[name]
+        groups = [
+            {"id": number, "segments": group.segment_ids, "label": group.raw_category}
+            for number, group in enumerate(self.scene.groups)
+        ]
+        segment_ids = self.scene.segment_ids.tolist()
+        self.segments = np.unique(segment_ids, return_inverse=True)[1]
+        self.nyu40, self.scannet, self.objects = oracles.ids_of_vertices(segment_ids, groups)
+        ids = [*(group.id for group in self.scene.groups), -1]
+        self.groups = [ids[number] for number in self.objects]
+        matrix = self.scene.axis_alignment
+        self.matrix = IDENTITY if matrix is None else matrix
+        self.aligned = np.array(oracles.aligned_points(self.scene.positions, self.matrix))
+
+    def points(self, frame):
+        return self.aligned.astype(np.float32) if frame == "aligned" else self.scene.positions
+
+    def normals(self, frame):
+        return np.array(oracles.vertex_normals(self.points(frame), self.scene.faces.tolist()))
+
+    def raw_ids(self, labels):
+        return np.array(self.scannet if labels == "scannet200" else self.nyu40)
+
+    def classes(self, labels):
+        find = oracles.labels200 if labels == "scannet200" else oracles.labels20
+        return np.array(find(self.raw_ids(labels).tolist()))
+
+    def boxes(self, points, labels, classes):
+        """Object id, raw id, centre and size of each object."""
+        boxes = []
+        for number in sorted(set(self.objects) - {-1}):
+            members = [vertex for vertex, owner in enumerate(self.objects) if owner == number]
+            raw_id = self.raw_ids(labels)[members[0]]
+            if raw_id in classes:
+                low = [min(points[vertex][axis] for vertex in members) for axis in range(3)]
+                high = [max(points[vertex][axis] for vertex in members) for axis in range(3)]
+                center = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+                size = [b - a for a, b in zip(low, high, strict=True)]
+                boxes.append((number, raw_id, [*map(float, center), *map(float, size)]))
+        return boxes
+
+
+TRUTHS = {name: Truth(name) for name in SPLITS}
+
+
+def octformer(place, labels):
+    frame = "aligned" if labels == "scannet200" else "scan"
+    files = {}
+    for name, truth in TRUTHS.items():
+        folder = "test" if name == TEST else "train"
+        files[f"{folder}/{name}.npz"] = {
+            "points": truth.points(frame),
+            "normals": truth.normals(frame).astype(np.float16),
+            "colors": truth.scene.colors,
+            "labels": truth.classes(labels).astype(np.uint8),
+        }
+        if name != TEST:
+            kept = truth.classes(labels) > 0 if labels == "scannet200" else True
+            files[f"{folder}/{name}.txt"] = np.where(kept, truth.raw_ids(labels), 0)
+    for split, names in {"train": [TRAIN, TRAIN_2], "val": [VAL], "test": [TEST]}.items():
+        files[f"scannetv2_{split}_npz.txt"] = "".join(f"{name}.npz\n" for name in names)
+    return files | {"scannetv2_test.txt": files["scannetv2_test_npz.txt"]}
+
+
+def pointcept(place, labels):
+    files = {}
+    for name, truth in TRUTHS.items():
+        assets = {
+            "coord": truth.points("scan"),
+            "color": truth.scene.colors,
+            "normal": truth.normals("scan").astype(np.float32),
+        }
+        if name != TEST:
+            assets["segment20"] = truth.classes("scannet20") - 1
+            assets["segment200"] = truth.classes("scannet200") - 1
+            assets["instance"] = np.array(truth.groups)
+        for asset, array in assets.items():
+            files[f"{truth.split}/{name}/{asset}.npy"] = array
+    return files
+
+
+def benchmark_gt(place, labels):
+    files = {}
+    for name in ANNOTATED:
+        truth = TRUTHS[name]
+        raw_ids = truth.raw_ids(labels)
+        groups = sorted(
+            {g for g, raw_id in zip(truth.groups, raw_ids, strict=True) if raw_id} - {-1}
         )
-        scenes.append(BenchmarkScene(scene, raw_ids, semantic, instance))
-    return scenes
+        numbers = [groups.index(group) + 1 if group in groups else 0 for group in truth.groups]
+        files[f"semantic/{name}.txt"] = raw_ids
+        files[f"instance/{name}.txt"] = np.where(numbers, raw_ids * 1000 + numbers, 0)
+    return files
 
 
-@pytest.mark.parametrize("kind", ["semantic", "instance"])
-def test_benchmark_gt_has_a_file_for_each_annotated_scene(
-    root: Path, benchmark_gt: Path, kind: str
-) -> None:
-    names = {path.name for path in (benchmark_gt / kind).iterdir()}
-
-    assert names == {f"{name}.txt" for name in scenes_of(root / "aligned") if name != TEST}
+def segments_in(place, name):
+    if name == TEST:
+        return read_processed(place / f"test/{name}.npz").segments
+    return TRUTHS[name].segments
 
 
-def test_benchmark_gt_semantic_files_hold_raw_ids(benchmark_scenes: list[BenchmarkScene]) -> None:
-    for benchmark in benchmark_scenes:
-        assert benchmark.semantic.tolist() == benchmark.raw_ids.tolist()
-
-
-def test_benchmark_gt_is_0_where_no_labeled_instance_is(
-    benchmark_scenes: list[BenchmarkScene],
-) -> None:
-    for benchmark in benchmark_scenes:
-        assert (benchmark.instance[~benchmark.is_instance] == 0).all()
-
-
-def test_benchmark_gt_thousands_of_an_instance_are_its_raw_id(
-    benchmark_scenes: list[BenchmarkScene],
-) -> None:
-    for benchmark in benchmark_scenes:
-        is_instance = benchmark.is_instance
-        thousands = benchmark.instance[is_instance] // 1000
-        assert (thousands == benchmark.raw_ids[is_instance]).all()
-
-
-def test_benchmark_gt_numbers_instances_of_a_scene_from_1(
-    benchmark_scenes: list[BenchmarkScene],
-) -> None:
-    for benchmark in benchmark_scenes:
-        groups = benchmark.scene.instances[benchmark.is_instance].tolist()
-        numbers = (benchmark.instance[benchmark.is_instance] % 1000).tolist()
-        expected = set(enumerate(sorted(set(groups)), start=1))
-        assert set(zip(numbers, groups, strict=True)) == expected
-
-
-def test_benchmark_gt_gives_a_group_one_raw_id_in_instances(tmp_path: Path) -> None:
-    labels = {"_vh_clean_2.labels.ply": tiny.Ply(labels=(2, 5, 1, 1, 1, 0)).encode()}
-    scene = tiny.process_tiny(tmp_path, labels, labels_from="ply")
-
-    files = make_format("benchmark-gt", ExportOptions()).encode_scene(scene).files
-
-    texts = {name: b"".join(content).decode().split() for name, content in files.items()}
-    instance_lines = ["2001", "2001", "1002", "1002", "1002", "0"]
-    assert texts[f"semantic/{tiny.SCENE_ID}.txt"] == ["2", "5", "1", "1", "1", "0"]
-    assert texts[f"instance/{tiny.SCENE_ID}.txt"] == instance_lines
-
-
-def test_benchmark_gt_refuses_1000_instances(tmp_path: Path) -> None:
-    groups = [tiny.group(2000 + index, [0, index], "floor") for index in range(1000)]
-    files = {
-        ".aggregation.json": tiny.aggregation_file(groups),
-        "_vh_clean_2.0.010000.segs.json": tiny.segments_file((0, 0, 2, 2, 4, 5)),
+def mask3d(place, labels):
+    modes = {"train": "train", "val": "validation", "test": "test"}
+    folder = "data/processed/scannet200" if labels == "scannet200" else "data/processed/scannet"
+    files = {}
+    entries = {}
+    for name in SPLITS if place.name == "aligned" else ANNOTATED:
+        truth = TRUTHS[name]
+        mode = modes[truth.split]
+        columns = [
+            *(truth.points("scan"), truth.scene.colors, truth.normals("scan")),
+            segments_in(place, name)[:, None],
+        ]
+        raw = f"scans_test/{name}/{name}" if name == TEST else f"scans/{name}/{name}"
+        entry = {
+            "filepath": f"{folder}/{mode}/{name[5:]}.npy",
+            "scene": int(name[5:9]),
+            "sub_scene": int(name[10:]),
+            "raw_filepath": f"{raw}_vh_clean_2.ply",
+            "file_len": 700,
+        }
+        if name != TEST:
+            raw_ids = truth.raw_ids(labels)
+            groups = np.array(truth.groups)
+            columns += [raw_ids[:, None], groups[:, None]]
+            values = np.where(groups >= 0, raw_ids * 1000 + groups + 1, 0)
+            files[f"instance_gt/{mode}/{name}.txt"] = values
+            channels = [[value / 255 for value in row] for row in truth.scene.colors.T.tolist()]
+            squares = [[value * value for value in row] for row in channels]
+            entry |= {
+                "scene_type": "Bedroom / Hotel",
+                "raw_description_filepath": f"{raw}.txt",
+                "raw_instance_filepath": f"{raw}.aggregation.json",
+                "raw_segmentation_filepath": f"{raw}_vh_clean_2.0.010000.segs.json",
+                "raw_label_filepath": f"{raw}_vh_clean_2.labels.ply",
+                "instance_gt_filepath": f"{folder}/instance_gt/{mode}/{name}.txt",
+                "color_mean": [pytest.approx(math.fsum(row) / 700) for row in channels],
+                "color_std": [pytest.approx(math.fsum(row) / 700) for row in squares],
+            }
+            entries.setdefault("train_validation", []).append(entry)
+        entries.setdefault(mode, []).append(entry)
+        files[f"{mode}/{name[5:]}.npy"] = np.hstack(columns).astype(np.float32)
+    files |= {f"{mode}_database.yaml": listed for mode, listed in entries.items()}
+    pixels = [TRUTHS[name].scene.colors / 255 for name in (TRAIN_2, TRAIN)]
+    mean = np.mean([array.mean(axis=0) for array in pixels], axis=0)
+    square = np.mean([(array**2).mean(axis=0) for array in pixels], axis=0)
+    moments = {"mean": [*mean], "std": [*np.sqrt(square - mean**2)]}
+    files["color_mean_std.yaml"] = {key: pytest.approx(value) for key, value in moments.items()}
+    label_set = SCANNET200 if labels == "scannet200" else SCANNET20
+    ids = oracles.scannet200_ids() if labels == "scannet200" else oracles.NYU40_OF_SCANNET20
+    blank = " " if labels == "scannet200" else "_"
+    files["label_database.yaml"] = {
+        raw_id: {
+            "color": [*label_set.colors[number]],
+            "name": label_set.names[number].replace(" ", blank),
+            "validation": True,
+        }
+        for number, raw_id in enumerate(ids)
     }
-    scene = tiny.process_tiny(tmp_path, files)
-
-    problem = r"1,000 labeled instances, and the format can distinguish 999"
-    with pytest.raises(ScanNetPrepError, match=problem):
-        make_format("benchmark-gt", ExportOptions()).encode_scene(scene)
+    return files
 
 
-@dataclass(frozen=True)
-class PlyExport:
-    """An export of coloured meshes; not to be changed.
-
-    Attributes:
-        color: By what it is coloured.
-        scenes: The scenes that it must have, by id.
-    """
-
-    folder: Path
-    color: str
-    scenes: dict[str, ProcessedScene]
-
-    def read(self) -> Iterator[tuple[ProcessedScene, PlyData]]:
-        """Read each mesh, and return it with its scene."""
-        for name, scene in self.scenes.items():
-            path = self.folder / scene.meta.split / f"{name}.ply"
-            yield scene, PlyData.read(str(path), known_list_len=TRIANGLES)
-
-
-@pytest.fixture(scope="module", params=["rgb", "label", "instance", "segment"])
-def ply(
-    request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> PlyExport:
-    words = ("ply", "--color", request.param, "--label-set", "scannet200")
-    folder = export(root / "aligned", tmp_path_factory.mktemp("ply") / "out", *words)
-    scenes = scenes_of(root / "aligned")
-    if request.param != "rgb":
-        scenes.pop(TEST, None)
-    return PlyExport(folder, request.param, scenes)
-
-
-def test_ply_has_a_mesh_of_each_scene_that_has_its_colors(ply: PlyExport) -> None:
-    assert {path.stem for path in ply.folder.rglob("*.ply")} == ply.scenes.keys()
-
-
-def test_ply_has_the_points_of_the_scene(ply: PlyExport) -> None:
-    for scene, mesh in ply.read():
-        points = np.stack([mesh["vertex"][key] for key in "xyz"], axis=1)
-        assert (points == scene.points).all()
+def mmdet3d(place, labels, *, is_oneformer3d=False):
+    dataset = "scannet200" if labels == "scannet200" else "scannet"
+    names = BOXES198 if labels == "scannet200" else BOXES18
+    files = {}
+    infos = {}
+    for name in ANNOTATED if is_oneformer3d and place.name == "scan" else SPLITS:
+        truth = TRUTHS[name]
+        arrays = {"points": np.hstack([truth.points("scan"), truth.scene.colors])}
+        info = {"lidar_points": {"num_pts_feats": 6, "lidar_path": f"{name}.bin"}, "instances": []}
+        if is_oneformer3d:
+            arrays["super_points"] = segments_in(place, name).astype(np.int64)
+            info["super_pts_path"] = f"{name}.bin"
+        if name != TEST:
+            arrays["instance_mask"] = np.array(truth.objects) + 1
+            arrays["semantic_mask"] = truth.raw_ids(labels)
+            for _, raw_id, box in truth.boxes(truth.aligned, labels, names):
+                number = [*names].index(raw_id)
+                instance = {"bbox_3d": pytest.approx(box, abs=2e-6), "bbox_label_3d": number}
+                info["instances"].append(instance)
+            assert len(info["instances"]) > 2
+            info["pts_semantic_mask_path"] = info["pts_instance_mask_path"] = f"{name}.bin"
+            info["axis_align_matrix"] = truth.matrix.tolist()
+        files |= {f"{folder}/{name}.bin": array for folder, array in arrays.items()}
+        infos.setdefault(truth.split, []).append(info)
+    prefix = f"{dataset}_oneformer3d" if is_oneformer3d else dataset
+    categories = {name: number for number, name in enumerate(names.values())}
+    metainfo = {"categories": categories, "dataset": dataset, "info_version": "1.1"}
+    for split, listed in infos.items():
+        files[f"{prefix}_infos_{split}.pkl"] = {"metainfo": metainfo, "data_list": listed}
+        if split != "test" and dataset == "scannet":
+            scenes = [truth for truth in TRUTHS.values() if truth.split == split]
+            counts = sum(np.bincount(truth.classes(labels), minlength=21)[1:] for truth in scenes)
+            counts = counts.astype(np.float32)
+            weights = 1 / np.log(1.2 + counts / counts.sum())
+            files[f"seg_info/{split}_label_weight.npy"] = weights.astype(np.float32)
+            files[f"seg_info/{split}_resampled_scene_idxs.npy"] = np.empty(0, np.int32)
+    return files
 
 
-def test_ply_has_the_triangles_of_the_scene(ply: PlyExport) -> None:
-    for scene, mesh in ply.read():
-        assert scene.faces is not None
-        assert (mesh["face"]["vertex_indices"] == scene.faces).all()
+def oneformer3d(place, labels):
+    return mmdet3d(place, labels, is_oneformer3d=True)
 
 
-def test_ply_has_raw_ids_as_labels(ply: PlyExport) -> None:
-    for scene, mesh in ply.read():
-        assert mesh["vertex"]["label"].dtype == np.uint16
-        assert (mesh["vertex"]["label"] == scene.scannet_ids).all()
+def detection(frame, name, truth, classes, *, has_normals):
+    columns = [truth.points(frame), truth.scene.colors]
+    columns += [truth.normals(frame)] if has_normals else []
+    points = truth.points(frame)
+    boxes = [
+        [*box, raw_id, number] for number, raw_id, box in truth.boxes(points, "scannet20", classes)
+    ]
+    boxes = np.array(boxes) if name != TEST else np.zeros((1, 8))
+    return np.hstack(columns).astype(np.float32), boxes[:, : 8 if has_normals else 7]
 
 
-def test_ply_has_the_chosen_colors(ply: PlyExport) -> None:
-    for scene, mesh in ply.read():
-        colors = np.stack([mesh["vertex"][key] for key in ("red", "green", "blue")], axis=1)
-        check_colors(colors, ply.color, scene)
+def votenet(place, labels, names=ANNOTATED, classes=BOXES18, *, has_normals=False):
+    files = {}
+    for name in names:
+        truth = TRUTHS[name]
+        files[f"{name}_sem_label.npy"] = np.array(truth.nyu40, np.uint32)
+        files[f"{name}_ins_label.npy"] = np.array(truth.objects, np.int64) + 1
+        files[f"{name}_ins_label.npy"] = files[f"{name}_ins_label.npy"].astype(np.uint32)
+        frames = {"": "scan", "aligned_": "aligned"} if has_normals else {"": "aligned"}
+        for prefix, frame in frames.items():
+            points, boxes = detection(frame, name, truth, classes, has_normals=has_normals)
+            files[f"{name}_{prefix}vert.npy"] = points
+            files[f"{name}_{prefix}bbox.npy"] = boxes
+    return files
 
 
-def check_colors(colors: np.ndarray, variant: str, scene: ProcessedScene) -> None:
-    """Check the colours of a mesh: given by the scan or the classes, or one for each number."""
-    if variant == "rgb":
-        assert (colors == scene.colors).all()
-    elif variant == "label":
-        assert (colors == np.array([(0, 0, 0), *SCANNET200.colors])[scene.stored_labels]).all()
+def scanrefer(place, labels):
+    return votenet(place, labels, SPLITS, BOXES37, has_normals=True)
+
+
+def ply(place, labels):
+    return {
+        f"{truth.split}/{name}.ply": {
+            "points": truth.points(place.name),
+            "colors": truth.scene.colors,
+            "label": truth.raw_ids(labels).astype(np.uint16),
+            "faces": truth.scene.faces,
+        }
+        for name, truth in TRUTHS.items()
+    }
+
+
+def load(path, expected):
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return {key: arrays[key] for key in expected}
+    if path.suffix == ".npy":
+        array = np.load(path)
+        assert array.flags.c_contiguous
+        return array
+    if path.suffix == ".bin":
+        return np.fromfile(path, expected.dtype).reshape(expected.shape)
+    if path.suffix == ".yaml":
+        return yaml.safe_load(path.read_text())
+    if path.suffix == ".pkl":
+        names = {operation.name for operation, *_ in pickletools.genops(path.read_bytes())}
+        assert not names & {"GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"}
+        return pickle.loads(path.read_bytes())
+    if path.suffix == ".ply":
+        mesh = PlyData.read(str(path))
+        vertex = mesh["vertex"]
+        columns = {"points": ["x", "y", "z"], "colors": ["red", "green", "blue"]}
+        return {key: np.stack([vertex[name] for name in columns[key]], 1) for key in columns} | {
+            "label": vertex["label"],
+            "faces": np.stack(mesh["face"]["vertex_indices"]),
+        }
+    if isinstance(expected, str):
+        return path.read_text()
+    return np.array(path.read_text("ascii").split("\n")[:-1], int)
+
+
+def check_equal(actual, expected, place, file):
+    """Check a value; floats may differ by rounding, but not if no frame has changed."""
+    if isinstance(expected, dict) and any(isinstance(x, np.ndarray) for x in expected.values()):
+        assert actual.keys() == expected.keys()
+        for key in expected:
+            check_equal(actual[key], expected[key], place, key)
+    elif not isinstance(expected, np.ndarray):
+        assert actual == expected, file
     else:
-        numbers = scene.instances if variant == "instance" else scene.segments
-        assert numbers is not None
-        pairs = np.unique(np.column_stack([numbers.astype(int), colors]), axis=0)
-        assert len(pairs) == len(np.unique(numbers))
-        is_none = pairs[:, 0] == -1
-        assert not pairs[is_none, 1:].any()
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), file
+        if actual.dtype.kind != "f":
+            assert np.array_equal(actual, expected), file
+            return
+        difference = np.abs(actual.astype(float) - expected)
+        # Positions and boxes: one unit in the last place of the largest coordinate, for the way
+        # back from the aligned frame. Normals are stored as float16, and perhaps rotated.
+        limit = 0 if place.name == "scan" else 2e-6
+        has_normals = {"mask3d": 6, "normals": 0, "normal.npy": 0, "vert.npy": 6}
+        start = [number for name, number in has_normals.items() if file.endswith(name)]
+        if "/0" in file:
+            start = [6]
+        if actual.ndim == 2 and start:
+            normals = slice(start[0], start[0] + 3)
+            assert difference[:, normals].max(initial=0) < 2e-3, file
+            difference[:, normals] = 0
+        assert difference.max(initial=0) <= limit, file
 
 
-def test_ply_coloured_by_segment_needs_segments(tmp_path: Path) -> None:
-    scene = tiny.process_tiny(tmp_path, {"_vh_clean_2.0.010000.segs.json": None}, split=Split.TEST)
+LABEL_SETS = ("scannet20", "scannet200")
+CASES = [
+    *((program, labels) for program in (octformer, mask3d, oneformer3d) for labels in LABEL_SETS),
+    *((program, labels) for program in (benchmark_gt, ply) for labels in LABEL_SETS),
+    *((program, "") for program in (pointcept, mmdet3d, votenet, scanrefer)),
+]
 
-    with pytest.raises(ScanNetPrepError, match="has no segments to colour it by"):
-        make_format("ply", ExportOptions(variant="segment")).encode_scene(scene)
+
+@pytest.mark.parametrize("place", ["scan", "aligned"])
+@pytest.mark.parametrize(("program", "labels"), CASES)
+def test_export_has_exactly_the_files_that_the_program_reads(
+    root, tmp_path, program, labels, place
+):
+    place = root / place
+    words = ("--format", program.__name__.replace("_", "-"))
+    words += ("--label-set", labels) if labels else ()
+    outcome = run_main("export", place, "-o", tmp_path / "a", *words)
+
+    assert outcome.status == 0, outcome.stderr
+    expected = program(place, labels)
+    files = {path.relative_to(tmp_path / "a").as_posix(): path for path in tmp_path.rglob("*.*")}
+    files = {name: path for name, path in files.items() if path.is_file()}
+    del files["export.json"], files["TERMS.txt"]
+    files = {name: path for name, path in files.items() if not path.name.startswith(".")}
+    assert files.keys() == expected.keys()
+    for name, value in expected.items():
+        check_equal(load(files[name], value), value, place, name)
+    if place.name == "aligned":
+        archive = place.with_name("aligned.tar.zst")
+        words += ("--jobs", "2") if program is octformer else ()
+        assert run_main("export", archive, "-o", tmp_path / "b", *words).status == 0
+        assert digests(tmp_path / "a") == digests(tmp_path / "b")
+
+
+@pytest.fixture(scope="module")
+def scene(root):
+    return read_processed(root / f"scan/train/{TRAIN}.npz")
+
+
+def encode(name, scene, folder, **settings):
+    """Write the files of a scene, and return its record."""
+    files, record = find_format(name).encode(scene, ExportSettings(**settings))
+    for file, chunks in files.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(chunks))
+    return record
+
+
+def test_frame_of_the_user_is_exact_forward_and_rounded_back(root, tmp_path):
+    for place in ("scan", "aligned"):
+        for word in ("aligned", "unaligned"):
+            words = ("--format", "pointcept", f"--{word}", "-o", tmp_path / place / word)
+            assert run_main("export", root / place, *words).status == 0
+    for name, truth in TRUTHS.items():
+        for place, word in (("scan", "aligned"), ("aligned", "aligned"), ("scan", "unaligned")):
+            points = np.load(tmp_path / place / word / truth.split / name / "coord.npy")
+            assert np.array_equal(points, truth.points("aligned" if word == "aligned" else "scan"))
+        back = np.load(tmp_path / "aligned/unaligned" / truth.split / name / "coord.npy")
+        assert np.abs(back - truth.scene.positions).max() <= np.spacing(np.float32(8))
+
+    words = ("--format", "mmdet3d", "--aligned", "-o", tmp_path / "mmdet3d")
+    assert run_main("export", root / "scan", *words).status == 0
+    infos = pickle.loads((tmp_path / "mmdet3d/scannet_infos_train.pkl").read_bytes())["data_list"]
+    for info, name in zip(infos, (TRAIN_2, TRAIN), strict=True):
+        assert info["axis_align_matrix"] == IDENTITY.tolist()
+        boxes = TRUTHS[name].boxes(TRUTHS[name].aligned, "scannet20", BOXES18)
+        expected = [pytest.approx(box, abs=2e-6) for _, _, box in boxes]
+        assert [instance["bbox_3d"] for instance in info["instances"]] == expected
+
+
+def test_octformer_reads_the_processed_file_if_it_has_the_frame_and_the_labels(root, tmp_path):
+    for place in ("scan", "aligned"):
+        words = ("export", root / place, "--format", "octformer", "-o", tmp_path / place)
+        assert run_main(*words).status == 0
+        for name, split in SPLITS.items():
+            folder = "test" if name == TEST else "train"
+            content = (tmp_path / place / folder / f"{name}.npz").read_bytes()
+            assert content == (root / place / split / f"{name}.npz").read_bytes()
+
+
+def test_drawn_points_are_the_same_vertices_in_all_arrays_and_boxes_are_of_all(scene, tmp_path):
+    chosen = choose_vertices(scene, 200)
+    assert len(set(chosen)) == 200
+    assert chosen.tolist() == sorted(chosen)
+    for name in ("votenet", "scanrefer"):
+        encode(name, scene, tmp_path / name / "all", points=None, is_aligned=True)
+        encode(name, scene, tmp_path / name / "few", points=200, is_aligned=True)
+        for path in (tmp_path / name / "few").iterdir():
+            whole = np.load(tmp_path / name / "all" / path.name)
+            expected = whole if "bbox" in path.name else whole[chosen]
+            assert np.load(path).tobytes() == expected.tobytes()
+
+    large = tiny.process_written(
+        RawScene(SceneId(TRAIN), write_scene(make_scene(TRAIN, vertices=50_001), tmp_path / "raw"))
+    )
+    encode("votenet", large, tmp_path / "large")
+    assert np.load(tmp_path / f"large/{TRAIN}_vert.npy").shape == (50_000, 6)
+
+
+def test_draw_is_uniform_the_same_for_ever_and_another_for_each_scene(root, scene):
+    assert choose_vertices(scene, 8).tolist() == [323, 356, 358, 379, 461, 510, 532, 655]
+    other = read_processed(root / f"scan/train/{TRAIN_2}.npz")
+    assert choose_vertices(other, 8).tolist() != choose_vertices(scene, 8).tolist()
+    # Of 300 scenes, a vertex is drawn in 75, with a standard deviation of 7.5.
+    counts = np.zeros(700, int)
+    for number in range(300):
+        meta = replace(scene.meta, scene_id=SceneId(f"scene0{number:03}_00"))
+        counts[choose_vertices(replace(scene, meta=meta), 175)] += 1
+    assert 75 - 45 < counts.min() <= counts.max() < 75 + 45
+
+
+def test_labels_and_instances_are_those_of_groups_also_with_labels_from_ply(tmp_path):
+    labels = {"_vh_clean_2.labels.ply": tiny.Ply(labels=(5, 2, 1, 1, 1, 7)).encode()}
+    scene = tiny.process_tiny(tmp_path / "raw", labels, labels_from="ply")
+    for name in ("benchmark-gt", "mask3d", "mmdet3d", "votenet"):
+        encode(name, scene, tmp_path)
+
+    def read(name):
+        return [int(line) for line in (tmp_path / name / "scene0000_00.txt").read_text().split()]
+
+    assert read("semantic") == [5, 2, 1, 1, 1, 7]
+    assert read("instance") == [2001, 2001, 1002, 1002, 1002, 0]
+    assert read("instance_gt/train") == [2001, 2001, 1002, 1002, 1002, 0]
+    assert np.load(tmp_path / "train/0000_00.npy")[:, 10].tolist() == [2, 2, 1, 1, 1, 7]
+    mask = np.fromfile(tmp_path / "semantic_mask/scene0000_00.bin", np.int64)
+    assert mask.tolist() == [2, 2, 1, 1, 1, 7]
+    # The programs take all points of no object for one more object: it must have no votes.
+    assert np.load(tmp_path / "scene0000_00_sem_label.npy").tolist() == [2, 2, 1, 1, 1, 0]
+    assert np.load(tmp_path / "scene0000_00_bbox.npy").shape == (0, 7)
+
+
+def export_groups(folder, *groups, names=("mmdet3d", "scanrefer", "pointcept", "benchmark-gt")):
+    """Export the tiny scene with these groups: instances of mmdet3d, labels and ids of boxes."""
+    files = {".aggregation.json": tiny.aggregation_file(groups)}
+    scene = tiny.process_tiny(folder / "raw", files)
+    record, *_ = [encode(name, scene, folder) for name in names]
+    mask = np.fromfile(folder / "instance_mask/scene0000_00.bin", np.int64).tolist()
+    numbers = [number for number, _ in record["boxes"]]
+    return mask, numbers, np.load(folder / "scene0000_00_bbox.npy")[:, 6:].tolist()
 
 
 @pytest.mark.parametrize(
-    "array",
+    ("object_ids", "bed", "chair"),
     [
-        np.random.default_rng(0).random((7, 3), np.float32),
-        np.arange(5),
-        np.empty(0, np.uint8),
+        ((4, 2), 5, 3),
+        ((None, 9), 8, 10),
+        ((3, None), 8, 4),
+        ((-1, 2), 8, 4),
+        ((2**32 - 1, 2), 8, 4),
     ],
-    ids=["float32", "int64", "empty"],
 )
-def test_encoded_array_has_the_bytes_of_np_save(tmp_path: Path, array: np.ndarray) -> None:
-    np.save(tmp_path / "array.npy", array)
+def test_objects_have_their_ids_if_usable_else_those_of_groups(tmp_path, object_ids, bed, chair):
+    groups = [tiny.group(7, [0], "bed"), tiny.group(3, [2, 4], "chair"), tiny.group(9, [], "desk")]
+    for group, object_id in zip(groups, (*object_ids, 30), strict=True):
+        group["objectId"] = object_id
 
-    assert b"".join(encode_npy(array)) == (tmp_path / "array.npy").read_bytes()
+    mask, numbers, boxes = export_groups(tmp_path, *groups)
+
+    assert mask == [bed, bed, chair, chair, chair, 0]
+    # Boxes are in the order of the objects; the desk, which has no vertices, has none.
+    order = sorted([(bed - 1, 4, 1), (chair - 1, 5, 2)])
+    assert numbers == [number for _, _, number in order]
+    assert boxes == [[nyu40_id, object_id] for object_id, nyu40_id, _ in order]
 
 
-def test_encoded_transposed_array_is_read_back_by_numpy(tmp_path: Path) -> None:
-    array = np.arange(6).reshape(2, 3).T
+def test_groups_that_the_release_repeats_count_once(tmp_path):
+    # As in scene0217_00. Later groups replace earlier ones in the programs that describe objects.
+    groups = [("chair", [0]), ("bed", [2, 4])] * 2
+    groups = [tiny.group(n, segments, name) for n, (name, segments) in enumerate(groups)]
 
-    (tmp_path / "array.npy").write_bytes(b"".join(encode_npy(array)))
+    mask, _, boxes = export_groups(tmp_path, *groups)
 
-    assert np.array_equal(np.load(tmp_path / "array.npy"), array)
+    assert mask == [1, 1, 2, 2, 2, 0]
+    assert boxes == [[5, 2], [4, 3]]
+    assert np.load(tmp_path / "scene0000_00_ins_label.npy").tolist() == [3, 3, 4, 4, 4, 0]
+    assert np.load(tmp_path / "train/scene0000_00/instance.npy").tolist() == [0, 0, 1, 1, 1, -1]
+    lines = (tmp_path / "instance/scene0000_00.txt").read_text().split()
+    assert lines == ["5001", "5001", "4002", "4002", "4002", "0"]
+
+
+def test_lists_of_single_values(tmp_path):
+    # Scenes of 0.83 and 2.17 of 3 samples.
+    record = {"vertices": 8000, "counts": [1] * 20, "boxes": [], "axis_align_matrix": None}
+    records = {TRAIN_2: (Split.TRAIN, record), TRAIN: (Split.TRAIN, record | {"vertices": 21_000})}
+    files = find_format("mmdet3d").share(records, ExportSettings())
+    (tmp_path / "a.npy").write_bytes(files["seg_info/train_resampled_scene_idxs.npy"])
+    assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 1]
+
+    # Python writes this number as 1e-05, which is a text in YAML 1.1.
+    record = {"file_len": 6, "scene_type": None, "color_mean": [1e-05] * 3, "color_std": [0.5] * 3}
+    files = find_format("mask3d").share({TRAIN: (Split.TRAIN, record)}, ExportSettings())
+    (entry,) = yaml.safe_load(files["train_validation_database.yaml"])
+    assert entry.items() >= record.items()
+    assert yaml.safe_load(files["color_mean_std.yaml"])["mean"] == [1e-05] * 3
+
+    # Without train scenes, the moments are those of the train split of the release.
+    files = find_format("mask3d").share({VAL: (Split.VAL, record)}, ExportSettings())
+    means = yaml.safe_load(files["color_mean_std.yaml"])["mean"]
+    assert means == [0.47793125906962, 0.4303257521323044, 0.3749598901421883]
+
+
+NO_SEGMENTS = {
+    "_vh_clean_2.labels.ply": tiny.Ply(labels=(1,) * 6).encode(),
+    "_vh_clean_2.0.010000.segs.json": None,
+    ".aggregation.json": None,
+}
+MANY = tiny.aggregation_file([tiny.group(2000 + i, [0, i], "floor") for i in range(1000)])
+HIGH = tiny.aggregation_file([tiny.group(999, [0], "floor")])
 
 
 @pytest.mark.parametrize(
-    ("largest", "kind"), [(41, np.uint8), (1358, np.uint16), (10**6, np.int64)]
+    ("name", "files", "options", "message"),
+    [
+        ("benchmark-gt", {".aggregation.json": MANY}, {}, "1,000 labeled .* can distinguish 999"),
+        ("mask3d", {".aggregation.json": HIGH}, {}, "scene0000_00 has a group 999, .* 0 to 998"),
+        ("mask3d", NO_SEGMENTS, {"labels_from": "ply"}, "scene0000_00 has no segments"),
+        ("oneformer3d", NO_SEGMENTS, {"labels_from": "ply"}, "scene0000_00 has no segments"),
+        ("votenet", {".txt": None}, {}, "scene0000_00 has no axis alignment"),
+        ("scanrefer", {".txt": None}, {}, "scene0000_00 has no axis alignment"),
+    ],
 )
-def test_encoded_lines_are_the_text_of_np_savetxt(
-    tmp_path: Path, largest: int, kind: type[np.integer]
-) -> None:
-    numbers = np.random.default_rng(0).integers(0, largest, 300).astype(kind)
-    np.savetxt(tmp_path / "numbers.txt", numbers, fmt="%d")
+def test_scene_that_a_format_cannot_represent_is_refused(tmp_path, name, files, options, message):
+    scene = tiny.process_tiny(tmp_path, files, **options)
 
-    assert encode_lines(numbers) == (tmp_path / "numbers.txt").read_bytes()
-
-
-def test_no_numbers_are_encoded_as_no_lines() -> None:
-    assert encode_lines(np.empty(0, np.uint8)) == b""
-
-
-@pytest.mark.parametrize("root", ["synthetic"], indirect=True)
-@pytest.mark.parametrize(
-    "name", ["octformer", "pointcept", "votenet", "scanrefer", "benchmark-gt", "ply"]
-)
-def test_folder_and_archive_give_the_same_export(root: Path, tmp_path: Path, name: str) -> None:
-    archive = tmp_path / "scannet.tar.zst"
-    assert run_main("pack", root / "aligned", "-o", archive).status == 0
-
-    contents = []
-    manifests = []
-    for index, place in enumerate((root / "aligned", archive)):
-        folder = export(place, tmp_path / str(index), name)
-        paths = [path for path in folder.rglob("*") if path.is_file()]
-        files = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-        manifests.append(json.loads(files.pop("export.json")))
-        contents.append(files)
-
-    assert contents[0] == contents[1]
-    places = [manifest.pop("place") for manifest in manifests]
-    assert places == [str(root / "aligned"), str(archive)]
-    assert manifests[0] == manifests[1]
+    with pytest.raises(ScanNetPrepError, match=message):
+        find_format(name).encode(scene, ExportSettings(is_aligned=name == "votenet"))
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "settings", "message"),
     [
         ("walls", {}, "'walls' is not a format"),
-        (
-            "pointcept",
-            {"variant": "oneformer3d"},
-            "the format pointcept has no dialect for 'oneformer3d'",
-        ),
-        ("ply", {"variant": "walls"}, "the format ply has no dialect for 'walls'"),
-        (
-            "octformer",
-            {"test_segments": Path("x")},
-            "the format octformer takes no segments of test scenes",
-        ),
+        ("pointcept", {"label_set": SCANNET200}, "pointcept has no choice of --label-set"),
+        ("votenet", {"is_aligned": False}, "votenet has no choice of --aligned or --unaligned"),
+        ("mmdet3d", {"label_set": SCANNET200}, "mmdet3d has no choice of --label-set"),
+        ("octformer", {"points": 5}, "octformer has no choice of --points"),
     ],
 )
-def test_unknown_format_or_unsupported_option_is_refused(
-    name: str, options: dict[str, Any], message: str
-) -> None:
+def test_settings_that_a_format_does_not_use_are_refused(root, tmp_path, name, settings, message):
     with pytest.raises(UsageError, match=message):
-        make_format(name, ExportOptions(**options))
+        export.plan(root / "scan", tmp_path / "out", name, settings)
 
 
-@pytest.mark.parametrize(("label_set", "is_aligned"), [(SCANNET20, False), (SCANNET200, True)])
-def test_octformer_aligns_for_scannet200_only(label_set: LabelSet, is_aligned: bool) -> None:
-    assert make_format("octformer", ExportOptions(label_set)).options.is_aligned is is_aligned
+@pytest.mark.parametrize("largest", [1, 41, 1358, 10**6])
+def test_encoded_arrays_and_lines_are_those_of_numpy(tmp_path, largest):
+    numbers = np.random.default_rng(0).integers(0, largest, 300)
+    for array in (numbers, numbers[:0], numbers.astype(np.float32).reshape(-1, 3).T):
+        np.save(tmp_path / "a.npy", np.ascontiguousarray(array))
+        assert b"".join(encode_npy(array)) == (tmp_path / "a.npy").read_bytes()
+    np.savetxt(tmp_path / "a.txt", numbers, fmt="%d")
+    assert encode_lines(numbers) == (tmp_path / "a.txt").read_bytes()
+    assert encode_lines(numbers[:0]) == b""
+
+
+@pytest.mark.extra("real data")
+def test_real_scene_has_the_boxes_of_a_loop_over_its_vertices(tmp_path):
+    raw = RawScene(SceneId("scene0000_00"), REAL_DIR / "scans/scene0000_00")
+    scene = tiny.process_written(raw, align_axis=True)
+    encode("votenet", scene, tmp_path, is_aligned=True)
+
+    boxes = np.load(tmp_path / "scene0000_00_bbox.npy")
+    expected = []
+    for group in sorted(scene.meta.groups, key=lambda group: group.object_id):
+        points = scene.points[scene.instances == group.id]
+        if group.nyu40_id in BOXES18:
+            low, high = points.min(axis=0), points.max(axis=0)
+            expected.append([*((low + high) / 2), *(high - low), group.nyu40_id])
+    assert boxes.tolist() == np.array(expected).tolist()
+    assert np.load(tmp_path / "scene0000_00_vert.npy").shape == (50_000, 6)

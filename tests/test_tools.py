@@ -179,11 +179,11 @@ def test_process_scannet_writes_20_classes_in_scan_frame(octformer: tuple[Path, 
     assert not scene.meta.options.align_axis
 
 
-def test_process_scannet_links_processed_scenes(octformer: tuple[Path, Outcome]) -> None:
+def test_process_scannet_exports_the_processed_scenes(octformer: tuple[Path, Outcome]) -> None:
     root, _ = octformer
     path = root / f"processed/train/{TRAIN}.npz"
 
-    assert (root / f"train/{TRAIN}.npz").samefile(path)
+    assert (root / f"train/{TRAIN}.npz").read_bytes() == path.read_bytes()
 
 
 def test_process_scannet_that_runs_again_makes_nothing(
@@ -192,8 +192,7 @@ def test_process_scannet_that_runs_again_makes_nothing(
     outcome = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=workspace)
 
     assert outcome.status == 0, outcome.stderr
-    assert "0 made, 3 kept" in outcome.stdout
-    assert "0 made, 3 already there" in outcome.stdout
+    assert outcome.stdout.count("0 made, 3 kept") == 2
 
 
 def test_process_scannet_refuses_other_options_for_the_same_folder(
@@ -206,7 +205,7 @@ def test_process_scannet_refuses_other_options_for_the_same_folder(
     outcome = run_tool("seg_scannet.py", *words, cwd=workspace)
 
     assert outcome.status == 2
-    assert "other options (aligned: False -> True)" in outcome.stderr
+    assert "was made with" in outcome.stderr
     assert digests(root) == before
 
 
@@ -217,21 +216,6 @@ def test_process_scannet_writes_nothing_in_dry_run(workspace: Path) -> None:
     assert outcome.status == 0, outcome.stderr
     assert "error" not in outcome.stderr
     assert not (workspace / "data/dry.npz").exists()
-
-
-def test_process_scannet_refuses_foreign_folder_before_processing(
-    workspace: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "scannet.npz"
-    (target / "train").mkdir(parents=True)
-
-    outcome = run_tool("seg_scannet.py", *PROCESS, target, cwd=workspace)
-
-    assert outcome.status == 2
-    problem = f"error: {target}: holds train, and was not made by scannet-prep export"
-    assert problem in outcome.stderr
-    assert "hint: choose a new folder with --path_out" in outcome.stderr
-    assert [path.name for path in target.iterdir()] == ["train"]
 
 
 @pytest.mark.parametrize("words", [("-o", "other"), ("-oother",), ("--output=other",)])

@@ -11,7 +11,7 @@ r"""Run the command lines of OctFormer's tools/seg_scannet.py with scannet-prep.
 
 process_scannet makes a folder from which OctFormer's configurations seg_scannet.yaml and
 seg_scannet200.yaml train and test without changes. Its processed scenes are in the subfolder
-`processed`, and are linked. Other options, such as --jobs and --scenes, are passed on to
+`processed`. Other options, such as --jobs and --scenes, are passed on to
 scannet-prep process.
 
 generate_output_seg turns predictions into files of raw ids. calc_iou prints the IoU of such files.
@@ -36,16 +36,13 @@ from scannet_prep.errors import (
     FileError,
     MissingFileError,
     ScanNetPrepError,
-    UsageError,
 )
 from scannet_prep.evaluation import SemanticScores
-from scannet_prep.export import make_format
-from scannet_prep.export.format import ExportOptions, encode_lines
+from scannet_prep.export.format import encode_lines
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
-from scannet_prep.stages.export.planning import check_target
 
 # Of part names such as `scene0000_00.chunk_x`.
 _CHUNK_SUFFIX_LENGTH = len(".chunk_x")
@@ -158,14 +155,6 @@ def process(arguments: argparse.Namespace, others: list[str]) -> int:
             "OctFormer's configuration reads data/scannet200.npz, with two n: rename the folder",
             file=sys.stderr,
         )
-    # Checked first, because processing the scenes takes much longer than exporting them.
-    try:
-        format_ = make_format("octformer", ExportOptions(label_set, arguments.align_axis))
-        check_target(out_dir, processed_dir, format_.settings)
-    except ScanNetPrepError as error:
-        _print_error(error.message, error.hint.replace("-o", "--path_out"))
-        return 2 if isinstance(error, UsageError) else 1
-
     labels = ["--scannet200"] if arguments.scannet200 else ["--labels-from", "ply"]
     frame = ["--align-axis"] if arguments.align_axis else []
     status = _run(

@@ -298,8 +298,27 @@ def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Itera
         yield f"  ... and {len(entries) - len(shown):,} more; all of them with -v"
 
 
+def describe_tasks(tasks: Iterable[Any]) -> tuple[dict[str, list[str]], list[str]]:
+    """Describe for a dry run which scenes would be made and why.
+
+    Args:
+        tasks: The tasks of a plan, each with `scene_id` and `reason`.
+
+    Returns:
+        The scenes by reason, and the same as lines for people.
+    """
+    reasons: dict[str, list[str]] = {}
+    for task in tasks:
+        reasons.setdefault(task.reason, []).append(str(task.scene_id))
+    count = sum(map(len, reasons.values()))
+    lines = [f"dry run: {count_of(count, 'scene')} would be made; nothing was written"]
+    for reason, scene_ids in reasons.items():
+        lines.append(f"  {len(scene_ids):,}: {reason} ({list_some(scene_ids)})")
+    return reasons, lines
+
+
 def summarize_run(report: ExportReport | FramesReport, size: str, seconds: float) -> list[str]:
-    """Summarize a run that makes scenes, and describe how to make those that are missing.
+    """Summarize a run that makes scenes.
 
     Args:
         report: The report of the run.
@@ -307,16 +326,6 @@ def summarize_run(report: ExportReport | FramesReport, size: str, seconds: float
         seconds: Duration of the run.
     """
     counts = (
-        f"{len(report.made):,} made, {len(report.kept):,} already there, "
-        f"{len(report.failures):,} failed"
+        f"{len(report.made):,} made, {len(report.kept):,} kept, {len(report.failures):,} failed"
     )
-    lines = [f"{counts}, in {format_duration(seconds)}: {size} in {report.out_dir}"]
-    if report.failures:
-        lines.append("to try the failed ones again, run the same command again")
-    if report.unfinished:
-        scenes = count_of(len(report.unfinished), "scene")
-        lines.append(
-            f"not finished: an earlier run was stopped before it made {scenes} "
-            f"({list_some(report.unfinished)}); run the command for these, too"
-        )
-    return lines
+    return [f"{counts}, in {format_duration(seconds)}: {size} in {report.out_dir}"]

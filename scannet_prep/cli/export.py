@@ -4,39 +4,39 @@ Takes processed scenes, from a folder or an archive.
 
 Running a command again exports only scenes that are missing or have been
 processed again. All scenes of an export have the same format and options, and
-were processed with the same options. The file export.json records the options,
-and scannet-prep verify reads it.
+were processed with the same options; the file export.json records them.
 
 examples:
   scannet-prep export --format octformer --label-set scannet200 -o scannet200.npz
   scannet-prep export --format pointcept -o Pointcept/data/scannet
-  scannet-prep export --format mmdet3d --for oneformer3d -o oneformer3d
+  scannet-prep export --format oneformer3d -o oneformer3d
   scannet-prep export --format votenet -o scannet_train_detection_data
   scannet-prep export --format scanrefer --points all -o scannet_data
   scannet-prep export --format benchmark-gt --splits val
-  scannet-prep export --format ply --color label --scenes scene0011_00
+  scannet-prep export --format ply --scenes scene0011_00
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, summarize_run
+from scannet_prep.cli.console import Console, describe_tasks, summarize_run
 from scannet_prep.cli.outcome import Outcome
-from scannet_prep.export import FORMATS, Setting
+from scannet_prep.export import FORMATS
 
 if TYPE_CHECKING:
     from scannet_prep.stages.export import ExportPlan
 
+_SETTINGS = ("label_set", "is_aligned", "points")
+
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command, and the list of the formats."""
-    formats = [f"  {name:<14}{summary}" for name, (_, _, summary) in FORMATS.items()]
+    formats = [f"  {name:<14}{summary}" for name, (_, summary) in FORMATS.items()]
     parser.description = "\n".join([f"{parser.description}\n\nformats:", *formats])
     parser.add_argument(
         "place",
@@ -60,38 +60,25 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="DIR",
         help="folder for the export (default: data/export/FORMAT)",
     )
-    options = parser.add_argument_group("what to make")
-    shared.add_label_set_argument(
-        options, "label set, if the format has only one (default: that of PLACE)"
+    options = parser.add_argument_group(
+        "what to make (default: what the program uses, with the label set of PLACE)",
+        argument_default=argparse.SUPPRESS,
     )
+    shared.add_label_set_argument(options, "label set, if the format has only one")
     frame = options.add_mutually_exclusive_group()
     frame.add_argument(
         "--aligned",
         action="store_true",
-        default=None,
-        help="points in the axis-aligned frame (default: the frame that the program uses)",
+        dest="is_aligned",
+        default=argparse.SUPPRESS,
+        help="points in the axis-aligned frame",
     )
     frame.add_argument(
         "--unaligned",
         action="store_false",
-        dest="aligned",
-        default=None,
+        dest="is_aligned",
+        default=argparse.SUPPRESS,
         help="points in the frame of the scan",
-    )
-    options.add_argument(
-        "--for",
-        "--color",
-        dest="variant",
-        default="",
-        metavar="VARIANT",
-        help="dialect of mmdet3d (oneformer3d), "
-        "or colours of a ply (rgb, label, instance, segment)",
-    )
-    options.add_argument(
-        "--test-segments",
-        type=shared.path_argument,
-        metavar="DIR",
-        help="segments of test scenes from elsewhere, in place of computed ones",
     )
     options.add_argument(
         "--points",
@@ -99,12 +86,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="N|all",
         help="draw N points of each scene that has more, for votenet and scanrefer "
         "(default: 50000); all: keep every vertex",
-    )
-    options.add_argument(
-        "--seed",
-        type=shared.whole_number,
-        metavar="N",
-        help="seed of the points that are drawn (default: 0)",
     )
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
@@ -118,14 +99,13 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
 
 
-def _points_argument(text: str) -> int | Literal["all"]:
+def _points_argument(text: str) -> int | None:
     """Parse a number of points, or `all`."""
-    return "all" if text == "all" else shared.positive_number(text)
+    return None if text == "all" else shared.positive_number(text)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
-    from scannet_prep.export.format import ExportOptions
     from scannet_prep.release.label_sets import parse_label_set
     from scannet_prep.stages import export
 
@@ -135,31 +115,29 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         # Relative paths would be wrong on workers, which have another current folder.
         place = place.absolute() if isinstance(place, Path) else place
         out_dir = out_dir.absolute()
-    label_set = parse_label_set(arguments.label_set) if arguments.label_set else None
+    settings = {name: value for name, value in vars(arguments).items() if name in _SETTINGS}
+    if "label_set" in settings:
+        settings["label_set"] = parse_label_set(arguments.label_set)
     plan = export.plan(
         place,
         out_dir,
         arguments.format,
-        ExportOptions(
-            label_set=label_set,
-            is_aligned=arguments.aligned,
-            variant=arguments.variant,
-            test_segments=arguments.test_segments,
-            points=arguments.points,
-            seed=arguments.seed,
-        ),
+        settings,
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
     )
+    console.say(_describe(plan))
     if arguments.dry_run:
+        reasons, lines = describe_tasks(plan.tasks)
         planned = {
             "dry_run": True,
-            "out_dir": plan.out_dir,
-            "settings": plan.format.settings,
-            "scenes": plan.scene_ids,
+            "out_dir": out_dir,
+            "settings": plan.settings,
+            "to_make": reasons,
+            "kept": plan.kept,
+            "left_out": plan.left_out,
         }
-        return Outcome(planned, [_describe_start(plan), "dry run: nothing was done"])
-    console.say(_describe_start(plan))
+        return Outcome(planned, lines)
     with shared.executor_from(arguments) as executor:
         report = export.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
@@ -169,38 +147,16 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     return Outcome(report, lines, report.failures, {"seconds": console.seconds})
 
 
-def _describe_start(plan: ExportPlan) -> str:
+def _describe(plan: ExportPlan) -> str:
     """Describe what is exported, what is left out, and what is missing, one line each."""
-    settings = plan.format.settings
-    # Empty if the files do not depend on a label set: they hold the labels of both, or raw ids.
-    label_set = settings["label_set"] or "both label sets"
-    parts = [plan.format.name, count_of(len(plan.scene_ids), "scene"), str(label_set)]
-    if plan.format.uses_frame:
-        parts.append("axis-aligned" if settings["aligned"] else "frame of the scan")
-    if plan.format.draws_points:
-        parts.append(_describe_points(settings["points"], settings["seed"]))
-    lines = [f"export: {plan.place.name} -> {plan.out_dir}: {', '.join(parts)}"]
-    for split, reason in plan.left_out.items():
-        lines.append(f"left out: {split} ({reason})")
-    if plan.place.failures:
-        scenes = _list_scenes(sorted(plan.place.failures))
-        lines.append(f"warning: not there, because they failed in processing: {scenes}")
-    if plan.without_groups:
-        scenes = _list_scenes(plan.without_groups)
+    place = plan.context.place
+    scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
+    settings = [f"{name.replace('_', ' ')}: {value}" for name, value in plan.settings.items()]
+    lines = [f"export: {place.name} -> {plan.context.out_dir}: {scenes}", ", ".join(settings)]
+    if plan.left_out:
+        lines.append(f"left out: {plan.left_out}")
+    if place.failures:
         lines.append(
-            "warning: no instances and no ScanNet ids, because processing found no aggregation: "
-            f"{scenes}"
+            f"warning: not there, because they failed in processing: {list_some([*place.failures])}"
         )
     return "\n".join(lines)
-
-
-def _describe_points(points: Setting, seed: Setting) -> str:
-    """Describe how many points of a scene are exported."""
-    if points == "all":
-        return "all points"
-    return f"up to {points:,} points, drawn with seed {seed}"
-
-
-def _list_scenes(scene_ids: Sequence[str]) -> str:
-    """Count scenes and name the first ones: `5 scenes (a, b, c and 2 more)`."""
-    return f"{count_of(len(scene_ids), 'scene')} ({list_some(scene_ids)})"

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_duration, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console
+from scannet_prep.cli.console import Console, describe_tasks
 from scannet_prep.cli.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -146,12 +146,7 @@ def _describe(plan: ProcessPlan) -> Iterator[str]:
 
 def _show_plan(plan: ProcessPlan) -> Outcome:
     """Show what would be made and why, without doing it."""
-    by_reason: dict[str, list[str]] = {}
-    for task in plan.tasks:
-        by_reason.setdefault(task.reason, []).append(str(task.scene_id))
-    lines = [f"dry run: {count_of(len(plan.tasks), 'scene')} would be made; nothing was written"]
-    for reason, scene_ids in by_reason.items():
-        lines.append(f"  {len(scene_ids):,}: {reason} ({list_some(scene_ids)})")
+    by_reason, lines = describe_tasks(plan.tasks)
     report = {
         "dry_run": True,
         "raw_dir": plan.raw_dir,

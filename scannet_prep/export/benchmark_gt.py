@@ -11,50 +11,45 @@ ply`, the vertices of a group may have several raw ids, but evaluators expect on
 from __future__ import annotations
 
 from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.export.format import ExportedScene, ExportFormat, encode_lines
+from scannet_prep.export.format import (
+    ExportSettings,
+    FileContents,
+    Format,
+    Record,
+    encode_lines,
+)
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.release.scene import Split
+from scannet_prep.processed.scene import ProcessedScene
 
 _MAX_INSTANCES = 999
 
 
-class BenchmarkGt(ExportFormat):
-    """Two text files for each scene of train and val."""
+def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+    """Make both files.
 
-    name = "benchmark-gt"
-    uses_frame = False
-    inherited_options = ("labels_from",)
-
-    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:  # noqa: ARG002
-        """Exclude test scenes, whose ground truth is secret."""
-        return "test scenes have no annotation" if split is Split.TEST else ""
-
-    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make both files.
-
-        Raises:
-            ScanNetPrepError: There are too many instances for the format.
-        """
-        raw_id_by_group = raw_ids_of_groups(scene.meta.groups, self.label_set)
-        labeled = sorted(group_id for group_id, raw_id in raw_id_by_group.items() if raw_id)
-        if len(labeled) > _MAX_INSTANCES:
-            raise ScanNetPrepError(
-                f"{scene.meta.scene_id}: has {len(labeled):,} labeled instances, "
-                f"and the format can distinguish {_MAX_INSTANCES}"
-            )
-
-        # The value of each group in the instance file; 0 for one without a label.
-        values = dict.fromkeys(raw_id_by_group, 0)
-        for number, group_id in enumerate(labeled, start=1):
-            values[group_id] = raw_id_by_group[group_id] * 1000 + number
-        table = table_by_group(values, none=0)
-
-        name = f"{scene.meta.scene_id}.txt"
-        semantic = getattr(scene, self.label_set.raw_ids_key)
-        return ExportedScene(
-            {
-                f"semantic/{name}": [encode_lines(semantic)],
-                f"instance/{name}": [encode_lines(scene.instances, table)],
-            }
+    Raises:
+        ScanNetPrepError: There are too many instances for the format.
+    """
+    raw_id_by_group = raw_ids_of_groups(scene.meta.groups, settings.label_set)
+    labeled = sorted(group_id for group_id, raw_id in raw_id_by_group.items() if raw_id)
+    if len(labeled) > _MAX_INSTANCES:
+        raise ScanNetPrepError(
+            f"{scene.meta.scene_id}: has {len(labeled):,} labeled instances, "
+            f"and the format can distinguish {_MAX_INSTANCES}"
         )
+
+    # The value of each group in the instance file; 0 for one without a label.
+    values = dict.fromkeys(raw_id_by_group, 0)
+    for number, group_id in enumerate(labeled, start=1):
+        values[group_id] = raw_id_by_group[group_id] * 1000 + number
+
+    name = f"{scene.meta.scene_id}.txt"
+    semantic = getattr(scene, settings.label_set.raw_ids_key)
+    files: FileContents = {
+        f"semantic/{name}": [encode_lines(semantic)],
+        f"instance/{name}": [encode_lines(scene.instances, table_by_group(values, none=0))],
+    }
+    return files, {}
+
+
+BENCHMARK_GT = Format(encode, uses=("label_set",), needs="annotation")

@@ -1,208 +1,84 @@
-"""The interface of export formats, and the conversions that several of them need."""
+"""What a format is, and the conversions that several of them need.
+
+processed scene, settings --Format.encode--> files, record
+records of all scenes     --Format.share --> lists
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Buffer, Fingerprint
-from scannet_prep.errors import FileError, UsageError
-from scannet_prep.export import Setting
+from scannet_prep.base.files import Buffer
+from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.release.files import SEGMENTS
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import SceneId, Split
 
 # Largest table of lines that is made for all numbers, whether they occur or not.
 _MAX_LINES = 1 << 14
 
+FileContents: TypeAlias = dict[str, Sequence[Buffer]]
+"""The content of files by name, relative to the folder of the export, with `/`."""
+
+Record: TypeAlias = Mapping[str, Any]
+"""JSON values of a scene that `Format.share` needs; the manifest of the export keeps them."""
+
+Records: TypeAlias = Mapping[str, tuple[Split, Record]]
+"""Split and record of every exported scene, by scene id, sorted."""
+
 
 @dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """The choices of a user. A format refuses those that it does not support.
+class ExportSettings:
+    """What an export is made with, for all scenes. A format uses some of the settings.
 
     Attributes:
-        label_set: The classes of the labels, for formats that hold a single label set; None for the
-            label set that the scenes were processed with.
-        is_aligned: Whether points are in the axis-aligned frame; None for the frame that the other
-            program uses.
-        variant: A program that reads a dialect of the format, such as `oneformer3d`; empty for the
-            format itself.
-        test_segments: The folder with segments of test scenes, which the release lacks.
-        points: Largest number of points per scene, which are drawn at random; `all` for every
-            vertex, in the order of the mesh; None for the number that the other program uses.
-        seed: The seed of the drawn points, at least 0; None for 0.
+        label_set: The classes of the labels, for formats that hold a single label set.
+        is_aligned: Whether points are in the axis-aligned frame.
+        points: Largest number of points per scene, which are drawn at random; None for every
+            vertex.
     """
 
-    label_set: LabelSet | None = None
-    is_aligned: bool | None = None
-    variant: str = ""
-    test_segments: Path | None = None
-    points: int | Literal["all"] | None = None
-    seed: int | None = None
+    label_set: LabelSet = SCANNET20
+    is_aligned: bool = False
+    points: int | None = 50_000
 
 
-class ProcessedFile:
-    """Stands for the content of the processed scene's own file.
-
-    The exporter links to that file if possible, and copies it otherwise.
-    """
+def share_nothing(records: Records, settings: ExportSettings) -> Mapping[str, bytes]:  # noqa: ARG001 - as `Format.share`
+    """Make no files that concern all scenes."""
+    return {}
 
 
-PROCESSED_FILE: Final = ProcessedFile()
-FileContent: TypeAlias = Iterable[Buffer] | ProcessedFile
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ExportedScene:
-    """The files of one scene.
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The layout that another program reads.
 
     Attributes:
-        files: The content of each file, by name, relative to the folder of the export, with `/`.
-        record: JSON values of this scene that `encode_shared` needs. The manifest of the export
-            keeps them, so that a later run can list scenes that it did not make.
+        encode: Makes the files of one scene, and its record. Equal scenes give equal bytes. Raises
+            ScanNetPrepError if the format cannot represent the scene.
+        uses: The names of the settings that the files depend on.
+        aligned_with: The label sets with which the other program aligns points; None if it takes
+            any frame.
+        needs: What test scenes have not, or only if it was computed: `annotation` or `segments`.
+        share: Makes the files that concern all scenes, such as lists.
     """
 
-    files: Mapping[str, FileContent]
-    record: Mapping[str, Any] = field(default_factory=dict)
+    encode: Callable[[ProcessedScene, ExportSettings], tuple[FileContents, Record]]
+    uses: tuple[str, ...]
+    aligned_with: Collection[LabelSet] | None = ()
+    needs: Literal["", "annotation", "segments"] = ""
+    share: Callable[[Records, ExportSettings], Mapping[str, bytes]] = share_nothing
 
 
-class ExportFormat(ABC):
-    """The layout that another program reads. Picklable: each worker process gets one.
-
-    Args:
-        options: The choices of the user.
-
-    Raises:
-        UsageError: The format does not support them.
-    """
-
-    name: ClassVar[str]
-    """The name for `--format`."""
-    variants: ClassVar[tuple[str, ...]] = ()
-    """The dialects of the format: the programs that read them, or the colours of a mesh."""
-    uses_label_set: ClassVar[bool] = True
-    """Whether the files depend on the chosen label set. If not, they hold both, or raw ids."""
-    uses_frame: ClassVar[bool] = True
-    """Whether the files depend on the chosen frame. If not, they hold both, or no points."""
-    is_aligned: ClassVar[bool | None] = False
-    """Whether the other program aligns points; None if it takes any frame."""
-    uses_test_segments: ClassVar[bool] = False
-    """Whether the format reads segments of test scenes."""
-    draws_points: ClassVar[bool] = False
-    """Whether the other program reads a part of the points of a scene, drawn at random."""
-    inherited_options: ClassVar[tuple[str, ...]] = ("align_axis", "labels_from")
-    """The options of the processed scenes that change the files, in any frame and label set.
-
-    `align_axis` is one of them because a change of frame rounds points and normals.
-    """
-
-    def __init__(self, options: ExportOptions) -> None:
-        self._check_options(options)
-        self.label_set = SCANNET20
-        if self.uses_label_set and options.label_set is not None:
-            self.label_set = options.label_set
-        is_aligned = self.is_aligned
-        if self.uses_frame and options.is_aligned is not None:
-            is_aligned = options.is_aligned
-        self.options = replace(options, label_set=self.label_set, is_aligned=is_aligned)
-
-    def _check_options(self, options: ExportOptions) -> None:
-        if options.variant and options.variant not in self.variants:
-            hint = "leave out --for and --color"
-            if self.variants:
-                hint = f"there are: {', '.join(self.variants)}"
-            problem = f"the format {self.name} has no dialect for {options.variant!r}"
-            raise UsageError(problem, hint)
-        if options.test_segments is not None and not self.uses_test_segments:
-            problem = f"the format {self.name} takes no segments of test scenes"
-            raise UsageError(problem, "leave out --test-segments")
-        chooses_points = options.points is not None or options.seed is not None
-        if chooses_points and not self.draws_points:
-            problem = f"the format {self.name} always has all points of a scene"
-            raise UsageError(problem, "leave out --points and --seed")
-
-    @property
-    def settings(self) -> dict[str, Setting]:
-        """The settings that all scenes of an export share, for its manifest."""
-        return {
-            "format": self.name,
-            "label_set": self.label_set.name if self.uses_label_set else "",
-            "aligned": bool(self.options.is_aligned),
-            "variant": self.options.variant,
-        }
-
-    def inherited_settings(self, stored: ProcessOptions) -> dict[str, Setting]:
-        """Return the settings of an export that come from its processed scenes."""
-        return {f"processed_{name}": getattr(stored, name) for name in self.inherited_options}
-
-    def default_label_set(self, stored: LabelSet) -> LabelSet:
-        """Return the label set that is used if the user chooses none.
-
-        Args:
-            stored: The label set that the scenes were processed with.
-        """
-        return stored
-
-    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:  # noqa: ARG002 - for formats that cannot hold a split
-        """Return the reason why the scenes of a split are left out; empty if they are exported.
-
-        Args:
-            split: The split.
-            stored: The options that the scenes were processed with.
-        """
-        return ""
-
-    def extra_input_fingerprints(self, scene_id: str, split: Split) -> dict[str, str]:
-        """Return the fingerprints of files that a scene is made from beside the processed one.
-
-        Only test scenes have such a file: their segments, if a folder of them is given.
-
-        Returns:
-            Size and CRC-32 of the file, for the record of the scene; nothing if it does not exist.
-        """
-        if split is not Split.TEST or self.options.test_segments is None:
-            return {}
-        path = self.options.test_segments / f"{scene_id}{SEGMENTS.suffix}"
-        try:
-            fingerprint = Fingerprint.from_file(path)
-        except FileError:
-            return {}
-        return {"test_segments": f"{fingerprint.size_bytes} {fingerprint.crc32}"}
-
-    @abstractmethod
-    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the files of one scene. Equal scenes give equal bytes.
-
-        Raises:
-            ScanNetPrepError: The format cannot represent the scene.
-        """
-
-    def encode_shared(
-        self,
-        records: Mapping[str, tuple[Split, Mapping[str, Any]]],  # noqa: ARG002
-    ) -> Mapping[str, bytes]:
-        """Make the files that concern all scenes, such as lists.
-
-        Args:
-            records: Split and record of every exported scene, by scene id, sorted.
-
-        Returns:
-            The content of each file, by name.
-        """
-        return {}
-
-
-def convert_scene(scene: ProcessedScene, options: ExportOptions) -> ProcessedScene:
-    """Convert a scene to the frame and the label set of the options.
+def convert_scene(scene: ProcessedScene, settings: ExportSettings) -> ProcessedScene:
+    """Convert a scene to the frame and the label set of the settings.
 
     Aligning is exact: processing uses the same formula in float64. Going back inverts the matrix in
     float64. The result is not always equal to the mesh, but differs by at most one unit of the last
@@ -212,15 +88,29 @@ def convert_scene(scene: ProcessedScene, options: ExportOptions) -> ProcessedSce
     Returns:
         The scene. If its frame has changed, its normals are float32; the boxes of its groups are
         still those of the stored frame.
+
+    Raises:
+        ScanNetPrepError: The frame of a scene of the release is unknown, because its metadata was
+            missing.
     """
     stored = scene.meta.options
-    is_aligned = stored.align_axis if options.is_aligned is None else options.is_aligned
-    label_set = options.label_set or stored.label_set
+    label_set = settings.label_set
+    is_aligned = settings.is_aligned
     chosen = replace(stored, scannet200=label_set == SCANNET200, align_axis=is_aligned)
     labels = label_set.labels_from_raw_ids(getattr(scene, label_set.raw_ids_key))
     scene = replace(scene, stored_labels=labels, meta=replace(scene.meta, options=chosen))
     if is_aligned == stored.align_axis:
         return scene
+    has_no_info = any(warning.kind is WarningKind.NO_INFO for warning in scene.meta.warnings)
+    if (
+        has_no_info
+        and scene.meta.split is not Split.TEST
+        and not SceneId.is_own(scene.meta.scene_id)
+    ):
+        raise ScanNetPrepError(
+            f"{scene.meta.scene_id} has no axis alignment",
+            "download its .txt, then process the scene again",
+        )
 
     # Normals need the cofactor matrix, which for a rotation is the rotation itself.
     aligned_from_scan = scene.axis_alignment
@@ -242,6 +132,20 @@ def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDA
     for axis, column in enumerate(move_columns(columns, matrix[:3])):
         moved[:, axis] = column
     return moved
+
+
+def segments_of(scene: ProcessedScene) -> NDArray[np.unsignedinteger[Any]]:
+    """Return the segment of each vertex, contiguous from 0, (V,).
+
+    Raises:
+        ScanNetPrepError: The scene has none.
+    """
+    if scene.segments is None:
+        raise ScanNetPrepError(
+            f"{scene.meta.scene_id} has no segments, which this format needs",
+            "download its segments, then process the scene again",
+        )
+    return scene.segments
 
 
 def encode_lines(

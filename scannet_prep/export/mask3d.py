@@ -22,22 +22,21 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.export.format import (
-    ExportedScene,
-    ExportFormat,
-    FileContent,
+    ExportSettings,
+    FileContents,
+    Format,
+    Record,
+    Records,
     convert_scene,
     encode_lines,
     encode_npy,
-)
-from scannet_prep.export.groups import (
-    TEST_SEGMENTS_NEEDED,
     segments_of,
-    vertex_raw_ids,
 )
+from scannet_prep.export.objects import vertex_raw_ids
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
-from scannet_prep.release.label_sets import SCANNET20
+from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scene import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
@@ -51,144 +50,126 @@ _DEFAULT_MOMENTS = {
 }
 
 
-class Mask3D(ExportFormat):
-    """The output of Mask3D's preprocessing.
+def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+    """Make the matrix of a scene, and the text of its instances.
 
     Raw labels are nyu40 ids, or ScanNet ids for ScanNet200.
+
+    Raises:
+        ScanNetPrepError: The scene has no segments, or a group has too large a number.
     """
+    scene = convert_scene(scene, settings)
+    scene_id = scene.meta.scene_id
+    split = scene.meta.split
+    # Position, colour, normal and segment of each vertex, then raw id and group, (V, 10 or 12).
+    columns: list[NDArray[Any]] = [
+        *(scene.points, scene.colors, scene.normals),
+        segments_of(scene)[:, np.newaxis],
+    ]
+    files: FileContents = {}
+    record: dict[str, Any] = {"file_len": len(scene.points)}
+    if split is not Split.TEST:
+        raw_ids = vertex_raw_ids(scene, settings.label_set)
+        columns += [raw_ids[:, np.newaxis], scene.instances[:, np.newaxis]]
+        content = _encode_ground_truth(scene, settings.label_set)
+        files[_ground_truth_name(scene_id, split)] = [content]
+        record["scene_type"] = scene.meta.scene_type
+        # Mask3D uses the second name for the mean of the squares.
+        record["color_mean"], record["color_std"] = _color_moments(scene.colors)
+    files[_matrix_name(scene_id, split)] = encode_npy(np.hstack(columns, dtype=np.float32))
+    return files, record
 
-    name = "mask3d"
-    uses_test_segments = True
 
-    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:
-        """Exclude test scenes, unless their segments are computed or given."""
-        has_segments = stored.compute_segments or self.options.test_segments is not None
-        if split is Split.TEST and not has_segments:
-            return TEST_SEGMENTS_NEEDED
-        return ""
+def _encode_ground_truth(scene: ProcessedScene, label_set: LabelSet) -> bytes:
+    """Encode raw id * 1000 + group + 1 of each vertex, one per line; 0 for no group.
 
-    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the matrix of a scene, and the text of its instances."""
-        scene = convert_scene(scene, self.options)
-        scene_id = scene.meta.scene_id
-        split = scene.meta.split
-        matrix_name = _matrix_name(scene_id, split)
-        matrix = self._make_matrix(scene)
-        record: dict[str, Any] = {"file_len": len(matrix)}
-        if split is Split.TEST:
-            return ExportedScene({matrix_name: encode_npy(matrix)}, record)
-
-        largest_id = max((group.id for group in scene.meta.groups), default=0)
-        if largest_id > _MAX_GROUP_ID:
+    Raises:
+        ScanNetPrepError: A group has too large a number.
+    """
+    values = {}
+    for group_id, raw_id in raw_ids_of_groups(scene.meta.groups, label_set).items():
+        if group_id > _MAX_GROUP_ID:
             raise ScanNetPrepError(
-                f"{scene_id} has a group {largest_id}, "
+                f"{scene.meta.scene_id} has a group {group_id}, "
                 f"but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
             )
-        mean, mean_square = _color_moments(scene.colors)
-        record["scene_type"] = scene.meta.scene_type
-        record["color_mean"] = mean
-        # Mask3D uses this name for the mean of the squares.
-        record["color_std"] = mean_square
-        files: dict[str, FileContent] = {
-            matrix_name: encode_npy(matrix),
-            _ground_truth_name(scene_id, split): [self._encode_ground_truth(scene)],
+        values[group_id] = raw_id * 1000 + group_id + 1
+    return encode_lines(scene.instances, table_by_group(values, none=0))
+
+
+def share(records: Records, settings: ExportSettings) -> Mapping[str, bytes]:
+    """Make the databases, and the mean and deviation of colours over the train scenes.
+
+    Without train scenes, mean and deviation are the defaults of Mask3D.
+    """
+    folder = f"data/processed/{settings.label_set.name.lower().removesuffix('20')}"
+    entries: dict[str, list[dict[str, Any]]] = {}
+    train_records = []
+    for scene_id, (split, record) in records.items():
+        entry = _make_entry(folder, SceneId(scene_id), split, record)
+        entries.setdefault(_MODES[split], []).append(entry)
+        if split is not Split.TEST:
+            entries.setdefault("train_validation", []).append(entry)
+        if split is Split.TRAIN:
+            train_records.append(record)
+    # Sorted by path, scenes of `train` come before those of `validation`.
+    entries.get("train_validation", []).sort(key=itemgetter("filepath"))
+
+    files = {}
+    for mode, mode_entries in entries.items():
+        files[f"{mode}_database.yaml"] = "".join(map(_yaml_item, mode_entries))
+    # Without this file, Mask3D's loader fails with an UnboundLocalError.
+    moments = _join_moments(train_records) if train_records else _DEFAULT_MOMENTS
+    files["color_mean_std.yaml"] = _yaml_mapping(moments)
+    files["label_database.yaml"] = _encode_labels(settings.label_set)
+    return {name: text.encode("ascii") for name, text in files.items()}
+
+
+def _make_entry(folder: str, scene_id: SceneId, split: Split, record: Record) -> dict[str, Any]:
+    """Make the entry of a scene in the databases.
+
+    Args:
+        folder: The folder of the export, relative to Mask3D's own folder.
+        scene_id: The scene.
+        split: Its split.
+        record: Its record.
+    """
+    raw = f"{SPLIT_DIRS[split]}/{scene_id}/{scene_id}"
+    entry = {
+        "filepath": f"{folder}/{_matrix_name(scene_id, split)}",
+        # Own scans have no numbers.
+        "scene": scene_id.space or 0,
+        "sub_scene": scene_id.scan or 0,
+        # Mask3D names its results after the folder of this file.
+        "raw_filepath": raw + MESH.suffix,
+        "file_len": record["file_len"],
+    }
+    if split is Split.TEST:
+        return entry
+    return entry | {
+        "scene_type": record["scene_type"],
+        "raw_description_filepath": raw + INFO.suffix,
+        "raw_instance_filepath": raw + AGGREGATION.suffix,
+        "raw_segmentation_filepath": raw + SEGMENTS.suffix,
+        "raw_label_filepath": raw + LABELS_MESH.suffix,
+        "instance_gt_filepath": f"{folder}/{_ground_truth_name(scene_id, split)}",
+        "color_mean": record["color_mean"],
+        "color_std": record["color_std"],
+    }
+
+
+def _encode_labels(label_set: LabelSet) -> str:
+    """Encode the classes by raw id. Mask3D takes the train ids from their order."""
+    blank = "_" if label_set == SCANNET20 else " "
+    text = ""
+    for label_class in label_set.classes:
+        values = {
+            "color": label_class.color,
+            "name": label_class.name.replace(" ", blank),
+            "validation": True,
         }
-        return ExportedScene(files, record)
-
-    def _make_matrix(self, scene: ProcessedScene) -> NDArray[np.float32]:
-        """Make the matrix of a scene: float32 (V, 12), or (V, 10) for a test scene."""
-        is_test = scene.meta.split is Split.TEST
-        matrix = np.empty((len(scene.points), 10 if is_test else 12), np.float32)
-        matrix[:, :3] = scene.points
-        matrix[:, 3:6] = scene.colors
-        matrix[:, 6:9] = scene.normals
-        matrix[:, 9] = segments_of(scene, self.options.test_segments)
-        if not is_test:
-            matrix[:, 10] = vertex_raw_ids(scene, self.label_set)
-            matrix[:, 11] = scene.instances
-        return matrix
-
-    def _encode_ground_truth(self, scene: ProcessedScene) -> bytes:
-        """Encode raw id * 1000 + group + 1 of each vertex, one per line; 0 for no group."""
-        values = {}
-        for group_id, raw_id in raw_ids_of_groups(scene.meta.groups, self.label_set).items():
-            values[group_id] = raw_id * 1000 + group_id + 1
-        return encode_lines(scene.instances, table_by_group(values, none=0))
-
-    def encode_shared(
-        self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]
-    ) -> Mapping[str, bytes]:
-        """Make the databases, and the mean and deviation of colours over the train scenes.
-
-        Without train scenes, mean and deviation are the defaults of Mask3D.
-        """
-        entries: dict[str, list[dict[str, Any]]] = {}
-        train_records = []
-        for scene_id, (split, record) in records.items():
-            modes = [_MODES[split]]
-            if split is not Split.TEST:
-                modes.append("train_validation")
-            if split is Split.TRAIN:
-                train_records.append(record)
-            for mode in modes:
-                entry = self._make_entry(SceneId(scene_id), split, record)
-                entries.setdefault(mode, []).append(entry)
-        # Sorted by path, scenes of `train` come before those of `validation`.
-        entries.get("train_validation", []).sort(key=itemgetter("filepath"))
-
-        files = {}
-        for mode, mode_entries in entries.items():
-            files[f"{mode}_database.yaml"] = "".join(map(_yaml_item, mode_entries))
-        # Without this file, Mask3D's loader fails with an UnboundLocalError.
-        moments = _join_moments(train_records) if train_records else _DEFAULT_MOMENTS
-        files["color_mean_std.yaml"] = _yaml_mapping(moments)
-        files["label_database.yaml"] = self._encode_labels()
-        return {name: text.encode("ascii") for name, text in files.items()}
-
-    @property
-    def _folder(self) -> str:
-        """The folder of the export, relative to Mask3D's own folder."""
-        return f"data/processed/{self.label_set.name.lower().removesuffix('20')}"
-
-    def _make_entry(
-        self, scene_id: SceneId, split: Split, record: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Make the entry of a scene in the databases."""
-        raw = f"{SPLIT_DIRS[split]}/{scene_id}/{scene_id}"
-        entry = {
-            "filepath": f"{self._folder}/{_matrix_name(scene_id, split)}",
-            # Own scans have no numbers.
-            "scene": scene_id.space or 0,
-            "sub_scene": scene_id.scan or 0,
-            # Mask3D names its results after the folder of this file.
-            "raw_filepath": raw + MESH.suffix,
-            "file_len": record["file_len"],
-        }
-        if split is Split.TEST:
-            return entry
-        return entry | {
-            "scene_type": record["scene_type"],
-            "raw_description_filepath": raw + INFO.suffix,
-            "raw_instance_filepath": raw + AGGREGATION.suffix,
-            "raw_segmentation_filepath": raw + SEGMENTS.suffix,
-            "raw_label_filepath": raw + LABELS_MESH.suffix,
-            "instance_gt_filepath": f"{self._folder}/{_ground_truth_name(scene_id, split)}",
-            "color_mean": record["color_mean"],
-            "color_std": record["color_std"],
-        }
-
-    def _encode_labels(self) -> str:
-        """Encode the classes by raw id. Mask3D takes the train ids from their order."""
-        blank = "_" if self.label_set == SCANNET20 else " "
-        text = ""
-        for label_class in self.label_set.classes:
-            values = {
-                "color": label_class.color,
-                "name": label_class.name.replace(" ", blank),
-                "validation": True,
-            }
-            text += f"{label_class.raw_id}:\n{_yaml_mapping(values, indent='  ')}"
-        return text
+        text += f"{label_class.raw_id}:\n{_yaml_mapping(values, indent='  ')}"
+    return text
 
 
 def _matrix_name(scene_id: SceneId, split: Split) -> str:
@@ -206,31 +187,23 @@ def _ground_truth_name(scene_id: str, split: Split) -> str:
 
 def _color_moments(colors: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
     """Compute the means of red, green and blue in 0..1, and the means of their squares."""
-    values = np.arange(256)
-    means = []
-    mean_squares = []
-    for channel in colors.T:
-        # Exact, because the sums are of integers.
-        counts = np.bincount(channel, minlength=256)
-        means.append(int(counts @ values) / 255 / len(colors))
-        mean_squares.append(int(counts @ values**2) / 255**2 / len(colors))
-    return means, mean_squares
+    # Exact, because the sums are of integers.
+    values = colors.astype(np.int64)
+    means = values.sum(axis=0) / 255 / len(colors)
+    mean_squares = (values**2).sum(axis=0) / 255**2 / len(colors)
+    return means.tolist(), mean_squares.tolist()
 
 
-def _join_moments(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+def _join_moments(records: Sequence[Record]) -> dict[str, list[float]]:
     """Compute mean and standard deviation over scenes, all with the same weight."""
-    # `color_std` has the means of the squares, as in Mask3D.
-    means = _average_channels([record["color_mean"] for record in records])
-    mean_squares = _average_channels([record["color_std"] for record in records])
-    deviations = []
-    for mean, mean_square in zip(means, mean_squares, strict=True):
-        deviations.append(math.sqrt(max(0.0, mean_square - mean**2)))
-    return {"mean": means, "std": deviations}
-
-
-def _average_channels(colors: Sequence[Sequence[float]]) -> list[float]:
-    """Average each channel over scenes."""
-    return [math.fsum(channel) / len(colors) for channel in zip(*colors, strict=True)]
+    moments: dict[str, list[float]] = {"mean": [], "std": []}
+    for channel in range(3):
+        # `color_std` has the means of the squares, as in Mask3D.
+        mean = math.fsum(record["color_mean"][channel] for record in records) / len(records)
+        squares = [record["color_std"][channel] for record in records]
+        moments["mean"].append(mean)
+        moments["std"].append(math.sqrt(max(0.0, math.fsum(squares) / len(squares) - mean**2)))
+    return moments
 
 
 def _yaml_item(values: Mapping[str, Any]) -> str:
@@ -254,3 +227,11 @@ def _yaml_value(value: Any) -> str:  # noqa: ANN401 - a plain value, or a list o
     if isinstance(value, float) and "." not in text:
         return text.replace("e", ".0e", 1)
     return text
+
+
+MASK3D = Format(
+    encode,
+    uses=("label_set", "is_aligned"),
+    share=share,
+    needs="segments",
+)

@@ -14,30 +14,33 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
 from scannet_prep.export.format import (
-    ExportedScene,
-    ExportFormat,
-    ExportOptions,
+    ExportSettings,
+    FileContents,
+    Format,
+    Record,
+    Records,
     convert_scene,
     encode_bytes,
     encode_npy,
+    segments_of,
 )
-from scannet_prep.export.groups import TEST_SEGMENTS_NEEDED, segments_of, vertex_raw_ids
 from scannet_prep.export.objects import (
     VOTENET_CLASSES,
-    find_object_boxes,
+    find_boxes,
     mask_objects,
     number_objects,
+    vertex_raw_ids,
 )
 from scannet_prep.processed.geometry import move_columns
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scene import Split
 
 # By ScanNet id.
@@ -47,153 +50,136 @@ _POINTS_PER_SAMPLE = 8192
 _PICKLE_PROTOCOL = 4
 
 
-class MMDet3D(ExportFormat):
-    """The output of mmdetection3d's converter or, with variant `oneformer3d`, of OneFormer3D's."""
+def encode(
+    scene: ProcessedScene, settings: ExportSettings, *, has_segments: bool = False
+) -> tuple[FileContents, Record]:
+    """Make the arrays of a scene, and find its boxes.
 
-    name = "mmdet3d"
-    variants = ("oneformer3d",)
-    uses_test_segments = True
+    Args:
+        scene: The scene.
+        settings: The settings of the export.
+        has_segments: Whether the export is for OneFormer3D, which reads segments.
 
-    def __init__(self, options: ExportOptions) -> None:
-        super().__init__(options)
-        if not options.variant:
-            if options.label_set == SCANNET200:
-                raise UsageError(
-                    "mmdetection3d does not support ScanNet200, but OneFormer3D does",
-                    "--for oneformer3d",
-                )
-            if options.test_segments is not None:
-                raise UsageError(
-                    "mmdetection3d does not read segments, but OneFormer3D does",
-                    "--for oneformer3d",
-                )
-        self._box_classes = VOTENET_CLASSES
-        if options.label_set == SCANNET200:
-            self._box_classes = _box_classes_200()
+    Raises:
+        ScanNetPrepError: OneFormer3D needs segments, and the scene has none.
+    """
+    scene = convert_scene(scene, settings)
+    arrays: dict[str, NDArray[Any]] = {
+        "points": np.hstack([scene.points, scene.colors], dtype=np.float32)
+    }
+    if has_segments:
+        arrays["super_points"] = segments_of(scene).astype(np.int64)
+    record: dict[str, Any] = {}
+    if scene.meta.split is not Split.TEST:
+        arrays["instance_mask"] = mask_objects(scene.instances, number_objects(scene.meta.groups))
+        arrays["semantic_mask"] = vertex_raw_ids(scene, settings.label_set)
+        record = _make_record(scene, settings, arrays["semantic_mask"])
+    name = f"{scene.meta.scene_id}.bin"
+    return {f"{folder}/{name}": [encode_bytes(array)] for folder, array in arrays.items()}, record
 
-    def default_label_set(self, stored: LabelSet) -> LabelSet:
-        """Return the stored label set for OneFormer3D, and ScanNet20 for mmdetection3d."""
-        return stored if self.options.variant else SCANNET20
 
-    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:
-        """Exclude test scenes for OneFormer3D, unless their segments are computed or given."""
-        needs_segments = bool(self.options.variant)
-        has_segments = stored.compute_segments or self.options.test_segments is not None
-        if split is Split.TEST and needs_segments and not has_segments:
-            return TEST_SEGMENTS_NEEDED
-        return ""
+def _make_record(
+    scene: ProcessedScene, settings: ExportSettings, raw_ids: NDArray[np.int64]
+) -> dict[str, Any]:
+    """Make the record of an annotated scene.
 
-    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the arrays of a scene, and find its boxes."""
-        scene = convert_scene(scene, self.options)
-        arrays: dict[str, NDArray[Any]] = {
-            "points": np.hstack([scene.points, scene.colors], dtype=np.float32)
+    Args:
+        scene: The scene, in the frame of its points.
+        settings: The settings of the export.
+        raw_ids: int64 (V,), the raw ids of its vertices.
+    """
+    # Boxes are always in the axis-aligned frame, so points in the frame of the scan are aligned
+    # first.
+    matrix = np.eye(4) if settings.is_aligned else scene.axis_alignment
+    columns = move_columns(np.ascontiguousarray(scene.points.T, np.float64), matrix[:3])
+    label_set = settings.label_set
+    classes = list(_box_classes(label_set))
+    object_ids = number_objects(scene.meta.groups)
+    boxes = [
+        (classes.index(box.raw_id), box.center_and_size)
+        for box in find_boxes(scene, columns, label_set, classes, object_ids)
+    ]
+    # Vertices by class. The first count is that of unlabeled vertices, and is dropped.
+    labels = label_set.labels_from_raw_ids(raw_ids)
+    counts = np.bincount(labels, minlength=len(label_set) + 1)
+    return {
+        "axis_align_matrix": matrix.tolist(),
+        "boxes": boxes,
+        "vertices": len(scene.points),
+        "counts": counts[1:].tolist(),
+    }
+
+
+def share(
+    records: Records, settings: ExportSettings, *, has_segments: bool = False
+) -> Mapping[str, bytes]:
+    """Make the infos of each split.
+
+    For the 20 classes, also make the files that semantic training reads: how often it draws each
+    scene, and the weight of each class.
+    """
+    label_set = settings.label_set
+    dataset = label_set.name.lower().removesuffix("20")
+    prefix = f"{dataset}_oneformer3d" if has_segments else dataset
+    names = _box_classes(label_set).values()
+    categories = {name: number for number, name in enumerate(names)}
+    metainfo = {"categories": categories, "dataset": dataset, "info_version": "1.1"}
+    files = {}
+    for split in Split:
+        scenes = {
+            scene_id: record
+            for scene_id, (its_split, record) in records.items()
+            if its_split is split
         }
-        if self.options.variant:
-            segments = segments_of(scene, self.options.test_segments)
-            arrays["super_points"] = segments.astype(np.int64)
-        record: dict[str, Any] = {}
-        if scene.meta.split is not Split.TEST:
-            masks, record = self._annotate(scene)
-            arrays |= masks
-        name = f"{scene.meta.scene_id}.bin"
-        files = {f"{folder}/{name}": [encode_bytes(array)] for folder, array in arrays.items()}
-        return ExportedScene(files, record)
-
-    def _annotate(self, scene: ProcessedScene) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Make the masks of a scene by folder, each int64 (V,), and its record."""
-        # Masks.
-        object_ids = number_objects(scene.meta.groups)
-        raw_ids = vertex_raw_ids(scene, self.label_set)
-        masks: dict[str, NDArray[Any]] = {
-            "instance_mask": mask_objects(scene.instances, object_ids),
-            "semantic_mask": raw_ids,
-        }
-
-        # Boxes are always in the axis-aligned frame, so points in the frame of the scan are aligned
-        # first.
-        matrix = np.eye(4) if self.options.is_aligned else scene.axis_alignment
-        columns = move_columns(np.ascontiguousarray(scene.points.T, np.float64), matrix[:3])
-        class_by_raw_id = {raw_id: number for number, raw_id in enumerate(self._box_classes)}
-        boxes = [
-            (class_by_raw_id[box.raw_id], box.center_and_size)
-            for box in find_object_boxes(
-                scene, columns, self.label_set, self._box_classes, object_ids
-            )
+        if not scenes:
+            continue
+        infos = [
+            _make_info(scene_id, record, has_segments=has_segments)
+            for scene_id, record in scenes.items()
         ]
-
-        # Vertices by class. The first count is that of unlabeled vertices, and is dropped.
-        labels = self.label_set.labels_from_raw_ids(raw_ids)
-        counts = np.bincount(labels, minlength=len(self.label_set) + 1)
-        record = {
-            "axis_align_matrix": matrix.tolist(),
-            "boxes": boxes,
-            "vertices": len(scene.points),
-            "counts": counts[1:].tolist(),
-        }
-        return masks, record
-
-    def encode_shared(
-        self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]
-    ) -> Mapping[str, bytes]:
-        """Make the infos of each split.
-
-        For the 20 classes, also make the files that semantic training reads: how often it draws
-        each scene, and the weight of each class.
-        """
-        records_by_split: dict[Split, dict[str, Mapping[str, Any]]] = {split: {} for split in Split}
-        for scene_id, (split, record) in records.items():
-            records_by_split[split][scene_id] = record
-
-        dataset = self.label_set.name.lower().removesuffix("20")
-        prefix = f"{dataset}_oneformer3d" if self.options.variant else dataset
-        categories = {name: number for number, name in enumerate(self._box_classes.values())}
-        metainfo = {"categories": categories, "dataset": dataset, "info_version": "1.1"}
-        files = {}
-        for split, scenes in records_by_split.items():
-            if not scenes:
-                continue
-            infos = [self._make_info(scene_id, record) for scene_id, record in scenes.items()]
-            content = {"metainfo": metainfo, "data_list": infos}
-            files[f"{prefix}_infos_{split}.pkl"] = pickle.dumps(content, _PICKLE_PROTOCOL)
-            if split is not Split.TEST and self.label_set == SCANNET20:
-                scene_numbers = _resample([record["vertices"] for record in scenes.values()])
-                weights = _weigh([record["counts"] for record in scenes.values()])
-                start = f"seg_info/{split}"
-                files[f"{start}_resampled_scene_idxs.npy"] = b"".join(encode_npy(scene_numbers))
-                files[f"{start}_label_weight.npy"] = b"".join(encode_npy(weights))
-        return files
-
-    def _make_info(self, scene_id: str, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the entry of a scene.
-
-        Its dicts are made here: if the pickle shared objects with the record, its bytes would
-        depend on whether the record was just made or read from a file.
-        """
-        path = f"{scene_id}.bin"
-        info: dict[str, Any] = {
-            "lidar_points": {"num_pts_feats": 6, "lidar_path": path},
-            "instances": [],
-        }
-        if self.options.variant:
-            info["super_pts_path"] = path
-        if "boxes" in record:
-            info["instances"] = [
-                {"bbox_3d": box, "bbox_label_3d": number} for number, box in record["boxes"]
-            ]
-            info["pts_semantic_mask_path"] = path
-            info["pts_instance_mask_path"] = path
-            info["axis_align_matrix"] = record["axis_align_matrix"]
-        return info
+        content = {"metainfo": metainfo, "data_list": infos}
+        files[f"{prefix}_infos_{split}.pkl"] = pickle.dumps(content, _PICKLE_PROTOCOL)
+        if split is not Split.TEST and label_set == SCANNET20:
+            scene_numbers = _resample([record["vertices"] for record in scenes.values()])
+            weights = _weigh([record["counts"] for record in scenes.values()])
+            start = f"seg_info/{split}"
+            files[f"{start}_resampled_scene_idxs.npy"] = b"".join(encode_npy(scene_numbers))
+            files[f"{start}_label_weight.npy"] = b"".join(encode_npy(weights))
+    return files
 
 
-def _box_classes_200() -> dict[int, str]:
-    """Return the classes of ScanNet200 that have boxes: all but wall and floor, by ScanNet id."""
-    classes = {}
-    for label_class in SCANNET200.classes:
-        if label_class.raw_id not in _WALL_AND_FLOOR_200:
-            classes[label_class.raw_id] = label_class.name
-    return classes
+def _make_info(scene_id: str, record: Record, *, has_segments: bool) -> dict[str, Any]:
+    """Make the entry of a scene.
+
+    Its dicts are made here: if the pickle shared objects with the record, its bytes would depend on
+    whether the record was just made or read from a file.
+    """
+    path = f"{scene_id}.bin"
+    info: dict[str, Any] = {
+        "lidar_points": {"num_pts_feats": 6, "lidar_path": path},
+        "instances": [],
+    }
+    if has_segments:
+        info["super_pts_path"] = path
+    if "boxes" in record:
+        info["instances"] = [
+            {"bbox_3d": box, "bbox_label_3d": number} for number, box in record["boxes"]
+        ]
+        info["pts_semantic_mask_path"] = path
+        info["pts_instance_mask_path"] = path
+        info["axis_align_matrix"] = record["axis_align_matrix"]
+    return info
+
+
+def _box_classes(label_set: LabelSet) -> dict[int, str]:
+    """Return the classes that have boxes, by raw id: of ScanNet200 all but wall and floor."""
+    if label_set == SCANNET20:
+        return VOTENET_CLASSES
+    return {
+        label_class.raw_id: label_class.name
+        for label_class in label_set.classes
+        if label_class.raw_id not in _WALL_AND_FLOOR_200
+    }
 
 
 def _resample(vertex_counts: Sequence[int]) -> NDArray[np.int32]:
@@ -214,3 +200,12 @@ def _weigh(counts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
     shares = totals / max(totals.sum(), np.float32(1))
     weights: NDArray[np.float32] = 1 / np.log(np.float32(1.2) + shares)
     return weights
+
+
+MMDET3D = Format(encode, uses=("is_aligned",), share=share)
+ONEFORMER3D = Format(
+    partial(encode, has_segments=True),
+    uses=("label_set", "is_aligned"),
+    share=partial(share, has_segments=True),
+    needs="segments",
+)

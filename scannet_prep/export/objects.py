@@ -1,4 +1,4 @@
-"""Annotated objects as detection programs read them: object ids, masks of vertices, and boxes."""
+"""Annotated objects as other programs read them: object ids, masks of vertices, and boxes."""
 
 from __future__ import annotations
 
@@ -53,6 +53,21 @@ class ObjectBox(NamedTuple):
     center_and_size: list[float]
 
 
+def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
+    """Return the raw id of each vertex: that of its group, or its own if it belongs to no group.
+
+    With labels from `labels.ply`, the vertices of a group may have other raw ids than the group.
+
+    Returns:
+        int64 (V,), 0 unannotated.
+    """
+    raw_id_of_group = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=-1)
+    # -1 at vertices of no group.
+    group_raw_ids = raw_id_of_group.take(scene.instances)
+    own_raw_ids = getattr(scene, label_set.raw_ids_key)
+    return np.where(group_raw_ids < 0, own_raw_ids, group_raw_ids)
+
+
 def number_objects(
     groups: Sequence[AnnotatedGroup], *, uses_last_copies: bool = False
 ) -> dict[int, int]:
@@ -94,7 +109,7 @@ def mask_objects(instances: NDArray[np.int16], object_ids: Mapping[int, int]) ->
     return table_by_group(mask_values, none=0).take(instances)
 
 
-def find_object_boxes(
+def find_boxes(
     scene: ProcessedScene,
     columns: NDArray[np.floating[Any]],
     label_set: LabelSet,
@@ -116,33 +131,20 @@ def find_object_boxes(
     Returns:
         The boxes, by ascending object id.
     """
-    box_by_group = _find_boxes(columns, scene.instances)
-    raw_id_by_group = raw_ids_of_groups(scene.meta.groups, label_set)
-    boxes = []
-    for group_id in sorted(box_by_group, key=object_ids.__getitem__):
-        raw_id = raw_id_by_group[group_id]
-        if raw_id in classes:
-            boxes.append(ObjectBox(object_ids[group_id], raw_id, box_by_group[group_id]))
-    return boxes
-
-
-def _find_boxes(
-    columns: NDArray[np.floating[Any]], instances: NDArray[np.int16]
-) -> dict[int, list[float]]:
-    """Find centre and size of the box of each group that has vertices, by its id.
-
-    Args:
-        columns: (3, V), coordinates.
-        instances: int16 (V,), ids of groups, -1 for none.
-    """
     # Vertices sorted by group; each id is a range that begins at one of `starts`.
-    order = np.argsort(instances, kind="stable")
-    ids, starts = np.unique(instances.take(order), return_index=True)
-
+    order = np.argsort(scene.instances, kind="stable")
+    ids, starts = np.unique(scene.instances.take(order), return_index=True)
     # Smallest and largest coordinates by axis and id, (3, ids); then centre and size, (ids, 6).
     ranges = [axis.take(order) for axis in columns]
     low = np.stack([np.minimum.reduceat(axis, starts) for axis in ranges])
     high = np.stack([np.maximum.reduceat(axis, starts) for axis in ranges])
-    boxes = np.concatenate([(low + high) / 2, high - low]).T.tolist()
-    # The vertices of no group, -1, have no box.
-    return {group: box for group, box in zip(ids.tolist(), boxes, strict=True) if group >= 0}
+    centers_and_sizes = np.concatenate([(low + high) / 2, high - low]).T.tolist()
+
+    raw_ids = raw_ids_of_groups(scene.meta.groups, label_set)
+    boxes = []
+    for group_id, center_and_size in zip(ids.tolist(), centers_and_sizes, strict=True):
+        # The vertices of no group, -1, have no box.
+        if raw_ids.get(group_id) in classes:
+            box = ObjectBox(object_ids[group_id], raw_ids[group_id], center_and_size)
+            boxes.append(box)
+    return sorted(boxes)

@@ -7,23 +7,19 @@ have triangles.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer
-from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.export.format import (
-    ExportedScene,
-    ExportFormat,
-    ExportOptions,
+    ExportSettings,
+    FileContents,
+    Format,
+    Record,
     convert_scene,
     encode_bytes,
 )
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.release.scene import Split
-from scannet_prep.view.categories import color_numbers
+from scannet_prep.processed.scene import ProcessedScene
 
 _HEADER = """\
 ply
@@ -44,57 +40,16 @@ _LABELED_VERTEX = np.dtype([("position", "<f4", 3), ("color", "u1", 3), ("label"
 _FACE = np.dtype([("count", "u1"), ("vertices", "<i4", 3)])
 
 
-class Ply(ExportFormat):
-    """One `.ply` per scene; the variant chooses the colours."""
-
-    name = "ply"
-    variants = ("rgb", "label", "instance", "segment")
-    is_aligned = None
-    inherited_options = ("align_axis", "faces", "labels_from")
-
-    def __init__(self, options: ExportOptions) -> None:
-        super().__init__(replace(options, variant=options.variant or "rgb"))
-
-    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:
-        """Exclude test scenes if the colours come from data that these scenes do not have."""
-        variant = self.options.variant
-        has_colors = variant == "rgb" or (variant == "segment" and stored.compute_segments)
-        if split is Split.TEST and not has_colors:
-            return f"test scenes have no {variant}s"
-        return ""
-
-    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the file.
-
-        Raises:
-            ScanNetPrepError: The scene is to be coloured by segments, but has none.
-        """
-        raw_ids = getattr(scene, self.label_set.raw_ids_key)
-        content = encode_ply(
-            comment=f"{scene.meta.scene_id}, coloured by {self.options.variant}",
-            points=convert_scene(scene, self.options).points,
-            colors=self._colors(scene, raw_ids),
-            faces=scene.faces,
-            labels=raw_ids,
-        )
-        return ExportedScene({f"{scene.meta.split}/{scene.meta.scene_id}.ply": content})
-
-    def _colors(
-        self, scene: ProcessedScene, raw_ids: NDArray[np.unsignedinteger]
-    ) -> NDArray[np.uint8]:
-        """Return the colour of each vertex, uint8 (V, 3)."""
-        if self.options.variant == "label":
-            train_ids = self.label_set.train_ids_from_raw_ids(raw_ids, -1)
-            return self.label_set.colorize(train_ids)
-        if self.options.variant == "instance":
-            return color_numbers(scene.instances)
-        if self.options.variant == "segment":
-            if scene.segments is None:
-                raise ScanNetPrepError(
-                    f"{scene.meta.scene_id}: has no segments to colour it by", "--color rgb"
-                )
-            return color_numbers(scene.segments)
-        return scene.colors
+def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+    """Make the file."""
+    content = encode_ply(
+        comment=f"{scene.meta.scene_id}, coloured by rgb",
+        points=convert_scene(scene, settings).points,
+        colors=scene.colors,
+        faces=scene.faces,
+        labels=getattr(scene, settings.label_set.raw_ids_key),
+    )
+    return {f"{scene.meta.split}/{scene.meta.scene_id}.ply": content}, {}
 
 
 def encode_ply(
@@ -132,3 +87,6 @@ def encode_ply(
         triangles["vertices"] = faces
         body.append(encode_bytes(triangles))
     return [f"{header}end_header\n".encode(), *body]
+
+
+PLY = Format(encode, uses=("label_set", "is_aligned"), aligned_with=None)

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.export.format import ExportedScene, ExportFormat, convert_scene, encode_npy
+from scannet_prep.export.format import (
+    ExportSettings,
+    FileContents,
+    Format,
+    Record,
+    convert_scene,
+    encode_npy,
+)
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import Split
@@ -20,25 +27,21 @@ from scannet_prep.release.scene import Split
 _IGNORE_ID = -1
 
 
-class Pointcept(ExportFormat):
-    """A folder of arrays for each scene."""
+def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+    """Make the arrays; test scenes have none of the annotation."""
+    scene = convert_scene(scene, settings)
+    assets: dict[str, NDArray[Any]] = {
+        "coord": scene.points,
+        "color": scene.colors,
+        "normal": scene.normals.astype(np.float32),
+    }
+    if scene.meta.split is not Split.TEST:
+        assets["segment20"] = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, _IGNORE_ID)
+        assets["segment200"] = SCANNET200.train_ids_from_raw_ids(scene.scannet_ids, _IGNORE_ID)
+        assets["instance"] = scene.instances.astype(np.int64)
 
-    name = "pointcept"
-    uses_label_set = False
+    folder = f"{scene.meta.split}/{scene.meta.scene_id}"
+    return {f"{folder}/{name}.npy": encode_npy(array) for name, array in assets.items()}, {}
 
-    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the arrays; test scenes have none of the annotation."""
-        scene = convert_scene(scene, self.options)
-        assets: dict[str, NDArray[Any]] = {
-            "coord": scene.points,
-            "color": scene.colors,
-            "normal": scene.normals.astype(np.float32),
-        }
-        if scene.meta.split is not Split.TEST:
-            assets["segment20"] = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, _IGNORE_ID)
-            assets["segment200"] = SCANNET200.train_ids_from_raw_ids(scene.scannet_ids, _IGNORE_ID)
-            assets["instance"] = scene.instances.astype(np.int64)
 
-        folder = f"{scene.meta.split}/{scene.meta.scene_id}"
-        files = {f"{folder}/{name}.npy": encode_npy(array) for name, array in assets.items()}
-        return ExportedScene(files)
+POINTCEPT = Format(encode, uses=("is_aligned",))

@@ -13,12 +13,12 @@ import numpy as np
 from benchmark.scenes import make_scenes
 from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.base.memory import keep_freed_memory
-from scannet_prep.export.format import ExportOptions, encode_lines
+from scannet_prep.export.format import encode_lines
 from scannet_prep.processed.manifest import processed_path
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.scene import Split
 from scannet_prep.stages import export, process
-from scannet_prep.stages.export.scene_worker import ExportContext, ExportTask, export_scene
+from scannet_prep.stages.export import ExportTask, make_scene_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from benchmark.settings import Result, Settings
 
 # The scenes are axis-aligned and of ScanNet200, so that most formats have to convert them.
-_FORMATS = {
-    "octformer, linked": ("octformer", ExportOptions(SCANNET200)),
-    "octformer": ("octformer", ExportOptions(SCANNET20)),
-    "pointcept": ("pointcept", ExportOptions()),
-    "mask3d": ("mask3d", ExportOptions()),
-    "mmdet3d": ("mmdet3d", ExportOptions()),
-    "mmdet3d for oneformer3d": ("mmdet3d", ExportOptions(SCANNET200, variant="oneformer3d")),
-    "votenet": ("votenet", ExportOptions()),
-    "scanrefer": ("scanrefer", ExportOptions()),
-    "scanrefer, all points": ("scanrefer", ExportOptions(points="all")),
-    "benchmark-gt": ("benchmark-gt", ExportOptions(SCANNET200)),
-    "ply, by instance": ("ply", ExportOptions(variant="instance")),
+_FORMATS: dict[str, tuple[str, dict[str, object]]] = {
+    "octformer, as processed": ("octformer", {"label_set": SCANNET200}),
+    "octformer": ("octformer", {"label_set": SCANNET20}),
+    "pointcept": ("pointcept", {}),
+    "mask3d": ("mask3d", {"label_set": SCANNET20}),
+    "mmdet3d": ("mmdet3d", {}),
+    "oneformer3d": ("oneformer3d", {"label_set": SCANNET200}),
+    "votenet": ("votenet", {}),
+    "scanrefer": ("scanrefer", {}),
+    "scanrefer, all points": ("scanrefer", {"points": None}),
+    "benchmark-gt": ("benchmark-gt", {"label_set": SCANNET200}),
+    "ply": ("ply", {}),
 }
 
 
@@ -73,20 +73,19 @@ def _measure_format(
     processed_dir: Path,
     scene_ids: list[str],
     name: str,
-    options: ExportOptions,
+    options: dict[str, object],
     settings: Settings,
 ) -> Result:
     out_dir = processed_dir.parent / name
     shutil.rmtree(out_dir, ignore_errors=True)
     plan = export.plan(processed_dir, out_dir, name, options)
-    context = ExportContext(plan.place, plan.format, out_dir)
     written_bytes = 0
 
     def export_one(scene_id: str) -> None:
         nonlocal written_bytes
-        task = ExportTask(scene_id, plan.place.entries[scene_id], plan.place.file_path(scene_id))
-        made = export_scene(task, context)
-        written_bytes += sum(fingerprint.size_bytes for fingerprint in made.entry.files.values())
+        task = ExportTask(scene_id, out_dir, reason="")
+        _, entry = make_scene_files(task, plan.context)
+        written_bytes += sum(entry.sizes.values())
 
     best = []
     for scene_id in scene_ids:
