@@ -41,6 +41,8 @@ def main() -> int:
             # nohup ignores SIGHUP, and a shell ignores SIGINT for its background jobs.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _interrupt)
+        # Also of workers. Starting more threads takes longer than NumPy computes with them here.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from scannet_prep.cli.main import main as run
 
         status = run()

@@ -70,7 +70,7 @@ def check_machine(place: str, environ: Mapping[str, str], base_url: str) -> list
     checks = {
         "versions": check_versions,
         "cores": lambda: check_cores(environ),
-        "memory": lambda: check_memory(environ),
+        "memory": check_memory,
         "shared memory": check_shared_memory,
         "open files": check_open_files,
         "environment": lambda: check_environment(environ),
@@ -132,15 +132,15 @@ def check_cores(environ: Mapping[str, str]) -> Finding:
     return _ok(f"{min(limits.values())} of {os.cpu_count()} may be used ({names})")
 
 
-def check_memory(environ: Mapping[str, str]) -> Finding:
+def check_memory() -> Finding:
     """Find the memory of the machine, and the amount that may be used."""
-    limits = find_memory_limits(environ)
+    limits = find_memory_limits()
     if not limits:
         return _ok("not known on Windows")
     names = ", ".join(f"{name} {format_bytes(number)}" for name, number in limits.items())
     text = f"{format_bytes(min(limits.values()))} may be used ({names})"
     if min(limits.values()) < _LOW_MEMORY_BYTES:
-        hint = "for more: srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; or --jobs 1"
+        hint = "for more: docker run --memory=8g; or --jobs 1"
         return _problem(f"{text}; too little for several workers", hint)
     return _ok(text)
 

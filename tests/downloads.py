@@ -46,7 +46,6 @@ PASSING = {
     "reset": [Reset(), Reset(10_000)],
     "silence within the body": [Stall(5_000)],
     "silence before the status": [Stall()],
-    "trickle of content": [Set(trickle=(5_000, 0.05))],
     "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
     "early hints": [
         Set(before=b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")

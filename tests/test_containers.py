@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from archives import write_tree
 from commands import digests, is_running, run_command, run_main, run_words, start_command
-from launches import LAUNCHES
 
 from scannet_prep.base.machine import find_core_limits, find_memory_limits
 
@@ -90,7 +89,7 @@ def test_limits_are_those_of_all_control_groups_and_of_slurm(tmp_path):
     files = {"cpu.max": "150000 100000", "memory.max": f"{3 * GIB}\n"}
     root = write_group(tmp_path / "at the root", files)
     assert find_core_limits({}, root)["container"] == 2  # a part of a core is rounded up
-    assert find_memory_limits({}, root)["container"] == 3 * GIB
+    assert find_memory_limits(root)["container"] == 3 * GIB
 
     files = {
         "job/cpu.max": "100000 100000",
@@ -99,34 +98,24 @@ def test_limits_are_those_of_all_control_groups_and_of_slurm(tmp_path):
         "job/step/memory.max": "max",
     }
     root = write_group(tmp_path / "outer", files)
-    environ = {"SLURM_CPUS_PER_TASK": "7", "SLURM_CPUS_ON_NODE": "9", "SLURM_MEM_PER_NODE": "1024"}
+    environ = {"SLURM_CPUS_PER_TASK": "7", "SLURM_CPUS_ON_NODE": "9"}
     cores = find_core_limits(environ, root)
     assert {*cores} == {"affinity", "Slurm", "container"}
     assert (cores["Slurm"], cores["container"]) == (7, 1)
-    memory = find_memory_limits(environ, root)
-    assert {*memory} == {"machine", "container", "Slurm"}
-    assert (memory["container"], memory["Slurm"]) == (2 * GIB, GIB)
-    per_core = {"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": "4"}
-    assert find_memory_limits(per_core, root)["Slurm"] == 2 * GIB
+    memory = find_memory_limits(root)
+    assert {*memory} == {"machine", "container"}
+    assert memory["container"] == 2 * GIB
 
     assert "container" not in find_core_limits({}, tmp_path)
-    for launch in LAUNCHES:
-        assert find_core_limits(launch.environ, tmp_path).get("Slurm") == launch.cores, launch.name
 
 
 def test_values_that_are_no_limits_are_ignored(tmp_path):
     files = {"job/cpu.max": "100000 0", "job/step/cpu.max": "", "job/memory.max": "²"}
     root = write_group(tmp_path, files)
     (root / GROUPS / "job/step/memory.max").write_bytes(b"\xff\xfe\0")
-    slurm = {
-        "SLURM_CPUS_PER_TASK": "²",
-        "SLURM_CPUS_ON_NODE": "4(x2)",
-        "SLURM_STEP_TASKS_PER_NODE": "0,²(x2)",
-        "SLURM_MEM_PER_NODE": "8G",
-        "SLURM_MEM_PER_CPU": "-1",
-    }
+    slurm = {"SLURM_CPUS_PER_TASK": "²", "SLURM_CPUS_ON_NODE": "4(x2)"}
     assert [*find_core_limits(slurm, root)] == ["affinity"]
-    assert {*find_memory_limits(slurm, root)} <= {"machine", "ulimit -v"}
+    assert {*find_memory_limits(root)} == {"machine"}
     (root / GROUPS / "job/cpu.max").write_text("100000 -1")
     assert [*find_core_limits(slurm, root)] == ["affinity"]
     (root / MEMBERSHIP).write_bytes(b"0::/\0\n::\n\xff\n0::/../../..\n")

@@ -194,9 +194,7 @@ CHECK_LIMITS = """\
 import resource
 from scannet_prep import doctor
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 31))
 print(repr(doctor.check_open_files()))
-print(repr(doctor.check_memory({})))
 """
 
 
@@ -205,11 +203,9 @@ def test_low_limits_are_reported_with_commands():
         [sys.executable, "-c", CHECK_LIMITS], capture_output=True, text=True, check=True
     )
 
-    files, memory = done.stdout.splitlines()
+    files = done.stdout
     assert "soft limit 256, hard limit 512" in files
     assert "ulimit -n 65536" in files
-    assert "too little for several workers" in memory
-    assert "ulimit -v unlimited" in memory
 
 
 class StatusHandler(BaseHTTPRequestHandler):

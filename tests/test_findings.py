@@ -8,7 +8,7 @@ import pytest
 
 from scannet_prep.base.findings import Finding, sort_findings
 from scannet_prep.base.json import make_decoder, parse_json, to_plain
-from scannet_prep.errors import FileError, UsageError, WorkerDiedError
+from scannet_prep.errors import FileError, UsageError
 
 SCENE = "scene0000_00"
 FINDING = Finding(message="is damaged", subject="a.ply", scene_id=SCENE, hint="copy it again")
@@ -36,7 +36,6 @@ def test_finding_has_the_same_keys_in_every_json():
     [
         (FileError(Path("a.ply"), "is empty", "copy it"), "a.ply", "is empty", "copy it"),
         (UsageError("folder: has no scenes"), "folder", "has no scenes", ""),
-        (WorkerDiedError("its process ended"), "folder", "its process ended", "fewer workers"),
         (MemoryError(), "folder", "memory ran out", "fewer workers"),
         (PermissionError(13, "Permission denied"), "folder", "cannot be read: Permission", ""),
     ],

@@ -46,6 +46,7 @@ _MAX_BYTES = 1 << 32
 _ANY_BYTES = 1 << 60
 # Opening a FIFO would wait for a writer. Windows has neither FIFOs nor this flag.
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
+_FILE_TYPES = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe"}
 _BLOCK_BYTES = 1 << 18
 _TEMPORARY_SUFFIX = ".tmp"
 
@@ -87,15 +88,6 @@ class Fingerprint:
         return cls(size_bytes, f"{crc32:08x}")
 
 
-def is_hidden_or_temporary(name: str) -> bool:
-    """Whether the name of a file or folder shows that it does not belong to the release.
-
-    macOS leaves `._*` beside each file that it copies. The official download script leaves `tmp*`
-    when it is interrupted.
-    """
-    return name.startswith((".", "tmp"))
-
-
 @contextmanager
 def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
     """Open a regular file for reading; FIFOs and devices are refused without waiting for them.
@@ -116,7 +108,8 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
         with FileIO(path, opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file")
+                kind = _FILE_TYPES.get(stat.S_IFMT(status.st_mode), "a device")
+                raise FileError(path, f"is {kind}, expected a file")
             if status.st_size > max_bytes:
                 raise FileError(
                     path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}"
@@ -132,24 +125,13 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def describe_kind(mode: int) -> str:
-    """Describe the kind of a file by its `st_mode`, for example `a folder`."""
-    kinds = {
-        stat.S_IFREG: "a file",
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a named pipe",
-        stat.S_IFSOCK: "a socket",
-    }
-    return kinds.get(stat.S_IFMT(mode), "a device")
-
-
 def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
     """Read a whole regular file; arguments and errors are those of `open_file`."""
     with open_file(path, max_bytes) as file:
         return file.read()
 
 
-def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> None:
+def write_atomically(path: Path, chunks: Iterable[Buffer]) -> None:
     """Write a file under a temporary name in the same folder, then give it its final name.
 
     The folder is made if it does not exist. The permissions are 0666 without the bits of the umask.
@@ -157,18 +139,16 @@ def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool =
     Args:
         path: Final name. An existing file is replaced.
         chunks: The content, in order.
-        is_durable: Flush to the disk before renaming, so that even a power failure leaves no empty
-            file.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full. The final name is
             unchanged.
         FileError: Something else than a file, such as `/dev/null`, has the final name.
     """
-    put_in_place(write_temporary(path, chunks, is_durable=is_durable), path)
+    put_in_place(write_temporary(path, chunks), path)
 
 
-def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> Path:
+def write_temporary(path: Path, chunks: Iterable[Buffer]) -> Path:
     """Do the first half of `write_atomically`: write the file under its temporary name.
 
     Returns:
@@ -184,9 +164,6 @@ def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = 
         try:
             with temporary_path.open("xb") as file:
                 file.writelines(chunks)
-                if is_durable:
-                    file.flush()
-                    os.fsync(file.fileno())
         except BaseException:
             with suppress(OSError):
                 temporary_path.unlink()
@@ -277,14 +254,14 @@ def check_is_folder(path: Path) -> None:
         raise OutputError(f"{existing}: is not a folder")
 
 
-def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
+def write_if_changed(path: Path, data: bytes) -> None:
     """Write a file as `write_atomically` does, unless it has this content already.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full.
     """
     if not has_content(path, data):
-        write_atomically(path, [data], is_durable=is_durable)
+        write_atomically(path, [data])
 
 
 def has_content(path: Path, data: Buffer) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from scannet_prep.errors import FileError, ScanNetPrepError, WorkerDiedError
+from scannet_prep.errors import FileError, ScanNetPrepError
 
 Severity: TypeAlias = Literal["ok", "note", "error", "problem"]
 
@@ -89,11 +89,7 @@ def _explain(error: Exception) -> tuple[str, str, str]:
         its traceback, otherwise empty.
     """
     if isinstance(error, ScanNetPrepError):
-        hint = error.hint
-        # Where the pool knows a better hint, such as for an executor, the error already has it.
-        if not hint and isinstance(error, WorkerDiedError):
-            hint = "memory may have run out: try again with fewer workers"
-        return error.message, hint, ""
+        return error.message, error.hint, ""
     if isinstance(error, MemoryError):
         return "memory ran out", "try again with fewer workers", ""
     if isinstance(error, OSError):

@@ -149,16 +149,12 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
     """
     if image.shape == (size[1], size[0]):
         return image
-    rows = _nearest_indices(image.shape[0], size[1])
-    columns = _nearest_indices(image.shape[1], size[0])
-    return image[rows[:, np.newaxis], columns]
-
-
-def _nearest_indices(old_count: int, new_count: int) -> NDArray[np.int64]:
-    """Return the index of the old row or column that contains the middle of each new one."""
-    # The middle of new row i lies at (i + 1/2) * old_count / new_count in old rows. Numerator and
+    # The middle of new row i lies at (i + 1/2) * old count / new count in old rows. Numerator and
     # denominator are doubled, so that both are integers.
-    return (2 * np.arange(new_count) + 1) * old_count // (2 * new_count)
+    width, height = size
+    rows = (2 * np.arange(height) + 1) * image.shape[0] // (2 * height)
+    columns = (2 * np.arange(width) + 1) * image.shape[1] // (2 * width)
+    return image[rows[:, np.newaxis], columns]
 
 
 def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noqa: ANN401 - an image of Pillow

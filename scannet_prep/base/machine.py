@@ -1,26 +1,12 @@
-"""CPU cores and memory that affinity, control groups and Slurm leave to this process."""
+"""CPU cores that affinity, control groups and Slurm leave to this process, and memory."""
 
 from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-
-# From here on, a value of `ulimit -v` means that there is no limit.
-_NO_LIMIT_BYTES = 1 << 60
-# Variables with the number of processes on this node.
-_PROCESS_COUNTS = (
-    "SLURM_STEP_TASKS_PER_NODE",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
-    "LOCAL_WORLD_SIZE",
-)
-# A number of processes. Slurm writes 4,1(x2) for 4 on the first node and 1 on each of the next two;
-# the 2 is not matched.
-_PROCESS_COUNT = re.compile(r"(?:^|,)([1-9]\d*)")
 
 
 def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
@@ -36,17 +22,12 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
     if hasattr(os, "sched_getaffinity"):
         limits["affinity"] = len(os.sched_getaffinity(0))
 
-    # Slurm may set either variable, or both. The second counts the cores that all processes of the
-    # job on this node share.
-    processes: list[str] = []
-    for name in _PROCESS_COUNTS:
-        processes += _PROCESS_COUNT.findall(environ.get(name, ""))
-    # Launchers may be nested, and the list of Slurm does not show which number is that of this
-    # node: the largest one counts.
-    process_count = max(map(int, processes), default=1)
-    shared_cores = _read_count(environ, "SLURM_CPUS_ON_NODE")
-    own_cores = _read_count(environ, "SLURM_CPUS_PER_TASK")
-    slurm_cores = {own_cores, math.ceil(shared_cores / process_count)} - {0}
+    # Slurm may set either variable, or both.
+    slurm_cores = {
+        _read_count(environ, "SLURM_CPUS_PER_TASK"),
+        _read_count(environ, "SLURM_CPUS_ON_NODE"),
+    }
+    slurm_cores -= {0}
     if slurm_cores:
         limits["Slurm"] = min(slurm_cores)
 
@@ -61,35 +42,22 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
     return limits
 
 
-def find_memory_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
+def find_memory_limits(root: Path = Path("/")) -> dict[str, int]:
     """Find how many bytes of memory this process may use, by the name of each limit that applies.
 
     The smallest number counts. Empty on Windows, which does not show it to the standard library.
-    Arguments as for `find_core_limits`.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows
-        return {}
 
+    Args:
+        root: As for `find_core_limits`.
+    """
+    if not hasattr(os, "sysconf"):  # Windows
+        return {}
     limits = {"machine": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
     # Without a limit, the text is "max".
     texts = [text.strip() for text in _iter_group_files("memory.max", root)]
     group_limits = [int(text) for text in texts if text.isdecimal()]
     if group_limits:
         limits["container"] = min(group_limits)
-
-    # Without a limit, the number is RLIM_INFINITY, which is -1 on Linux.
-    soft_limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if 0 <= soft_limit < _NO_LIMIT_BYTES:
-        limits["ulimit -v"] = soft_limit
-
-    # Slurm sets one of them, in megabytes; 0 means all memory of the node.
-    per_core = _read_count(environ, "SLURM_MEM_PER_CPU")
-    of_cores = per_core * max(1, _read_count(environ, "SLURM_CPUS_ON_NODE"))
-    megabytes = _read_count(environ, "SLURM_MEM_PER_NODE") or of_cores
-    if megabytes:
-        limits["Slurm"] = megabytes << 20
     return limits
 
 

@@ -90,4 +90,4 @@ def write_export(out_dir: Path, manifest: ExportManifest) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    write_atomically(out_dir / EXPORT_NAME, [encode_json(manifest) + b"\n"], is_durable=True)
+    write_atomically(out_dir / EXPORT_NAME, [encode_json(manifest) + b"\n"])

@@ -195,7 +195,7 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
     Raises:
         OutputError: The folder cannot be written to.
     """
-    write_atomically(out_dir / MANIFEST_NAME, [encode_manifest(manifest)], is_durable=True)
+    write_atomically(out_dir / MANIFEST_NAME, [encode_manifest(manifest)])
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

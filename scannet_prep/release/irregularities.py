@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
-from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.json import Count
 
 
-class WarningKind(StrEnum):
+class WarningKind(str, Enum):
     """The kinds of warnings: how each is stored, shown, and handled.
 
     Attributes:

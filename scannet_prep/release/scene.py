@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 
-from scannet_prep.base.backports import StrEnum
 from scannet_prep.errors import UnknownSceneError, UsageError
 
 _RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
@@ -65,8 +65,13 @@ class SceneId(str):
         return int(self[10:]) if self.is_of_release(self) else None
 
 
-class Split(StrEnum):
-    """A part of the benchmark's official division. Test scenes have no public annotation."""
+class Split(str, Enum):
+    """A part of the benchmark's official division. Test scenes have no public annotation.
+
+    A member is its text, also in f-strings.
+    """
+
+    __str__ = str.__str__
 
     TRAIN = "train"
     VAL = "val"

@@ -62,7 +62,9 @@ class RemoteArchive:
             TransferError: It cannot be read.
         """
         end = min(offset + size, self.size_bytes)
-        return self._try(_read_range, offset, end) if offset < end else b""
+        if offset >= end:
+            return b""
+        return self._try(_read_range, offset, end)
 
     def close(self) -> None:
         """Do nothing: connections that are not used end by themselves."""
@@ -74,11 +76,17 @@ class RemoteArchive:
             try:
                 return function(self._address, *span)
             except Exception as error:  # noqa: BLE001 - each package has errors of its own
-                if not pauses_s or not isinstance(error, _PASSING):
-                    hint = _HINT_PACKAGE if isinstance(error, ImportError) else _HINT_SERVER
-                    text = _SECRETS.sub("...", f"{type(error).__name__}: {error}")
-                    raise TransferError(f"{self.name}: cannot be read: {text}", hint) from None
-                time.sleep(pauses_s.pop(0))
+                may_pass = isinstance(error, _PASSING)
+                if not may_pass or not pauses_s:
+                    raise self._describe(error) from None
+            pause_s = pauses_s.pop(0)
+            time.sleep(pause_s)
+
+    def _describe(self, error: Exception) -> TransferError:
+        name = type(error).__name__
+        problem = _SECRETS.sub("...", f"{name}: {error}")
+        hint = _HINT_PACKAGE if isinstance(error, ImportError) else _HINT_SERVER
+        return TransferError(f"{self.name}: cannot be read: {problem}", hint)
 
 
 def _find_size(address: str) -> int:
@@ -86,7 +94,8 @@ def _find_size(address: str) -> int:
         _, size_bytes = _request(address, 0, 1)
         return size_bytes
     file_system, path = _open_store(address)
-    return int(file_system.size(path))
+    size: int = file_system.size(path)
+    return size
 
 
 def _read_range(address: str, start: int, end: int) -> bytes:
@@ -94,25 +103,31 @@ def _read_range(address: str, start: int, end: int) -> bytes:
         data, _ = _request(address, start, end)
         return data
     file_system, path = _open_store(address)
-    return bytes(file_system.cat_file(path, start=start, end=end))
+    data = file_system.cat_file(path, start=start, end=end)
+    return bytes(data)
 
 
 def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
     """Request a range from a web server, and the size of the file."""
-    span = f"{start}-{end - 1}"
-    headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
-    session = _get_session(os.getpid())
+    count = end - start
+    last = end - 1
+    headers = {"Range": f"bytes={start}-{last}", "Accept-Encoding": "identity"}
+    process_id = os.getpid()
+    session = _get_session(process_id)
     with session.get(address, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
-        status = f"status {answer.status_code} {answer.reason}"
-        if answer.status_code == 429 or answer.status_code >= 500:
+        code = answer.status_code
+        status = f"status {code} {answer.reason}"
+        if code == 429 or code >= 500:
             raise HTTPError(status)
-        sent, _, size = answer.headers.get("Content-Range", "").partition("/")
-        if sent != f"bytes {span}" or not size.isdigit():
-            raise ValueError(f"{status}, without the bytes {span} that were requested")
+        content_range = answer.headers.get("Content-Range", "")
+        span, _, size = content_range.partition("/")
+        is_requested = span == f"bytes {start}-{last}"
+        if not is_requested or not size.isdigit():
+            raise ValueError(f"{status}, without the bytes {start}-{last} that were requested")
         # Faster than `answer.content`, which joins pieces of 10 KiB.
-        data = answer.raw.read(end - start)
-    if len(data) < end - start:
-        raise HTTPError(f"{len(data):,} of {end - start:,} bytes arrived")
+        data = answer.raw.read(count)
+    if len(data) < count:
+        raise HTTPError(f"{len(data):,} of {count:,} bytes arrived")
     return data, int(size)
 
 

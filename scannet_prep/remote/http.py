@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -27,8 +26,6 @@ ADDRESS = re.compile(r"https?://[^\s/?#\[\]]+(/[^\s?#]*)?")
 _MAX_CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10.0
 _PIECE_BYTES = 1 << 20
-# A body that arrives more slowly than this is broken off, to be resumed on another connection.
-_SLOWEST_BYTES_PER_S = 1_000
 _LONGEST_RETRY_AFTER_S = 3600.0
 _MAX_DETAIL_LETTERS = 200
 _THIS_MACHINE = re.compile(r"https?://(localhost|127\.0\.0\.1)[:/]")
@@ -116,8 +113,9 @@ class HttpAnswer:
         Raises:
             RequestError: The status is another one, or the file comes unencrypted.
         """
-        urls = [response.url for response in (*self._response.history, self._response)]
-        if urls[0].startswith("https:") and not urls[-1].startswith("https:"):
+        responses = [*self._response.history, self._response]
+        is_secure = [response.url.startswith("https:") for response in responses]
+        if is_secure[0] and not is_secure[-1]:
             raise RefusalError("is redirected from https to http", _HINT_PAGE)
         if self.status in (200, 206, 416):
             return
@@ -139,18 +137,8 @@ class HttpAnswer:
         Raises:
             RequestError: The connection broke off, nothing arrives, or too little.
         """
-        received_bytes = 0
-        since_s = time.monotonic()
         while piece := self._read_piece():
             yield piece
-            received_bytes += len(piece)
-            waited_s = time.monotonic() - since_s
-            if waited_s < self._client.timeout_s:
-                continue
-            if received_bytes < _SLOWEST_BYTES_PER_S * waited_s:
-                raise RequestError(f"only {received_bytes:,} bytes came within {waited_s:.0f} s")
-            received_bytes = 0
-            since_s = time.monotonic()
 
     def file_pieces(self) -> Iterator[bytes]:
         """Iterate over the body as `pieces` does, after a look at its beginning.

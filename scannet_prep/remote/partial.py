@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from scannet_prep.base.files import check_space, make_directory, read_file, writing
+from scannet_prep.base.files import make_directory, read_file, writing
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import FileError
 from scannet_prep.remote.http import BrokenConnectionError, HttpAnswer, HttpClient, RequestError
@@ -63,7 +63,8 @@ class PartialFile:
         try:
             with client.open(url, headers) as answer, writing(self.target):
                 answer.check()
-                self._append(self._start(answer), answer.size_bytes, max_bytes)
+                pieces = self._start(answer)
+                self._append(pieces, answer.size_bytes, max_bytes)
             if answer.size_bytes not in (None, self.size_bytes):
                 problem = f"broken off after {self.size_bytes:,} of {answer.size_bytes:,} bytes"
                 raise BrokenConnectionError(problem)
@@ -92,15 +93,13 @@ class PartialFile:
             self.path.replace(self.target)
 
     def _start(self, answer: HttpAnswer) -> Iterator[bytes]:
-        """Return the pieces of the body to append: the whole file, the rest of it, or nothing."""
+        """Return the pieces of the body to append: the whole file, or the rest of it."""
         if answer.status == 200:
             # Nothing was received before, the version has changed, or the server ignores ranges.
             # Look at the beginning before the bytes received so far are deleted.
             pieces = answer.file_pieces()
             self._start_over(answer)
             return pieces
-        if answer.status == 416 and 0 < self.size_bytes == answer.size_bytes:
-            return iter(())
         if not self._is_continued_by(answer):
             self.drop()
             problem = "the server sent another range or version than was requested"
@@ -113,7 +112,8 @@ class PartialFile:
         The version is checked here because servers that ignore `If-Range` send the rest of any
         version. Those must repeat an ETag (RFC 9110, 15.3.7), but may leave out a date.
         """
-        if self.size_bytes == 0 or answer.status != 206 or answer.start != self.size_bytes:
+        is_rest = answer.status == 206 and answer.start == self.size_bytes
+        if self.size_bytes == 0 or not is_rest:
             return False
         if self._version.startswith('"'):
             return answer.headers.get("ETag", "") == self._version
@@ -141,13 +141,13 @@ class PartialFile:
         """
         limit_bytes = size_bytes or max_bytes
         self._check_size(limit_bytes, max_bytes)
-        check_space(self.path.parent, (size_bytes or 0) - self.size_bytes)
         with self.path.open("ab") as file:
             for piece in pieces:
-                self._check_size(self.size_bytes + len(piece), limit_bytes)
+                piece_bytes = len(piece)
+                self._check_size(self.size_bytes + piece_bytes, limit_bytes)
                 file.write(piece)
-                self.size_bytes += len(piece)
-                self.received_bytes += len(piece)
+                self.size_bytes += piece_bytes
+                self.received_bytes += piece_bytes
             file.flush()
             os.fsync(file.fileno())
 

@@ -214,4 +214,4 @@ def _write_file(target: Path, pieces: Iterable[bytes], size_bytes: int) -> None:
         remove_temporaries(folder, names=re.escape(target.name))
         # Meshes shrink to about half of their size, processed scenes hardly.
         check_space(folder, size_bytes // 2)
-        write_atomically(target, pieces, is_durable=True)
+        write_atomically(target, pieces)

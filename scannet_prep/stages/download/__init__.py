@@ -127,7 +127,7 @@ def _record(report: DownloadReport) -> None:
     """
     data_dir = report.plan.data_dir
     if report.locked:
-        write_if_changed(data_dir / LOCK_NAME, encode_lock(report.locked), is_durable=True)
+        write_if_changed(data_dir / LOCK_NAME, encode_lock(report.locked))
     complete = {*report.fetched, *report.kept}
     list_path = data_dir / FAILED_NAME
     listed = set(read_scene_list(list_path)) if list_path.exists() else set()
