@@ -154,7 +154,8 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
     width, height = size
     rows = (2 * np.arange(height) + 1) * image.shape[0] // (2 * height)
     columns = (2 * np.arange(width) + 1) * image.shape[1] // (2 * width)
-    return image[rows[:, np.newaxis], columns]
+    resized: GrayImage = image[rows[:, np.newaxis], columns]
+    return resized
 
 
 def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noqa: ANN401 - an image of Pillow
