@@ -9,13 +9,14 @@ from commands import process_all_test_scenes, run_main
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, Split, official_scenes
 from scannet_prep.errors import FileError
-from scannet_prep.evaluation.instance import counted_classes
-from scannet_prep.predictions.ids import IdCounts, check_predicted_ids
+from scannet_prep.evaluation.instance import InstancePrediction, counted_classes
+from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import (
     declared_numbering,
     list_numberings,
     to_scannet20,
 )
+from scannet_prep.predictions.reader import Predictions
 from scannet_prep.synthetic import write_release
 
 VAL = ("scene0011_00", "scene0015_00", "scene0025_00")
@@ -31,7 +32,7 @@ def draw_classes(label_set, task, accuracy, seed):
         is_counted = np.isin(np.arange(len(label_set)), counted_classes(label_set))
         weights = weights * is_counted
     weights /= weights.sum()
-    count = 3000 if task == "instance" else 50_000
+    count = 2000 if task == "instance" else 50_000
     truth = generator.choice(len(label_set), count, p=weights)
     drawn = generator.choice(len(label_set), count, p=weights)
     return truth, np.where(generator.random(count) < accuracy, truth, drawn)
@@ -40,7 +41,8 @@ def draw_classes(label_set, task, accuracy, seed):
 def to_ids(numbering, train_ids):
     """Write train ids in a numbering; classes without an id become -1."""
     ids = np.full(len(numbering.label_set), -1)
-    ids[list(numbering.classes)] = numbering.ids
+    for number, train_id in numbering.train_ids.items():
+        ids[train_id] = number
     return ids[train_ids]
 
 
@@ -57,23 +59,20 @@ def to_label_set(label_set, other, train_ids):
 
 def check(label_set, ids, truth, task, *, is_raw=False, is_forced=False):
     """Return the problem and the hint, both empty if the ids are accepted."""
-    counts = IdCounts(label_set)
-    half = len(ids) // 2
-    for part in (slice(half), slice(half, None)):
-        counts.add(ids[part], None if truth is None else truth[part])
+    path = Path("predictions/scene.txt" if is_raw else "predictions/scene.npz")
+    counts = IdCounts(Predictions(task, label_set, {"scene": path}))
+    for part in np.array_split(np.arange(len(ids)), 2):
+        # Each mask is one vertex; only every eighth counts.
+        masks = np.repeat(np.eye(len(part), dtype=bool), 8, axis=1) if task == "instance" else None
+        labels = None
+        if truth is not None:
+            labels = truth[part] if task == "semantic" else truth[part].repeat(8)
+        counts.add(ids[part], InstancePrediction(masks, None, None), labels)
     try:
-        check_predicted_ids(
-            counts,
-            Path("predictions"),
-            task,
-            is_raw=is_raw,
-            has_truth=truth is not None,
-            is_submission=truth is None,
-            is_forced=is_forced,
-        )
+        problem = counts.check(path.parent, is_submission=truth is None, is_forced=is_forced)
     except FileError as error:
         return error.problem, error.hint
-    return "", ""
+    return problem, ""
 
 
 @pytest.mark.parametrize("accuracy", [1, 0.5])
@@ -156,12 +155,12 @@ def test_ids_that_are_no_class_are_refused_with_their_number():
     truth, predicted = draw_classes(SCANNET20, "semantic", 1, 0)
     predicted[:7] = 1000
     problem, hint = check(SCANNET20, predicted, truth, "semantic")
-    assert problem.startswith("7 of 50,000 labeled vertices have ids that are none of the classes")
+    assert problem.startswith("7 of 50,000 predicted ids are no class that networks for semantic")
     assert problem.endswith(": 1000")
     assert hint == "check which ids the predictions contain"
-    assert check(SCANNET20, predicted, truth, "semantic", is_forced=True) == ("", "")
+    assert check(SCANNET20, predicted, truth, "semantic", is_forced=True) == (problem, "")
     problem, _ = check(SCANNET20, predicted, None, "semantic")
-    assert problem.startswith("7 of 50,000 vertices have ids")
+    assert problem.startswith("7 of 50,000 predicted ids are no class")
 
     # At most 1 % of the submitted vertices may be unlabeled.
     predicted[:7] = -1
@@ -280,7 +279,7 @@ def test_submit_refuses_instances_without_wall_and_floor_and_keeps_negative_conf
     write(classes)
     outcome = run_main(*words, "-o", tmp_path / "a.zip")
     assert outcome.status == 1
-    assert "200 of 1,800 predicted instances are walls or floors" in outcome.stderr
+    assert "200 of 1,800 predicted ids are no class that networks for instance" in outcome.stderr
     assert "probably ScanNet20 classes counted without wall and floor" in outcome.stderr
     assert not (tmp_path / "a.zip").exists()
 

@@ -352,8 +352,8 @@ def test_train_id_outside_the_label_set_is_refused_with_hints(folder: Path) -> N
     outcome = run_main(*VIEW_PREDICTION, cwd=folder)
 
     assert outcome.status == 1
-    assert f"{VAL}.npy: 562 of 1,431 labeled vertices have ids that are none" in outcome.stderr
-    assert outcome.stderr.splitlines()[0].endswith("ScanNet20 train ids: 20")
+    assert f"{VAL}.npy: 562 of 1,431 predicted ids are no class" in outcome.stderr
+    assert outcome.stderr.splitlines()[0].endswith("(ScanNet20 train ids): 20")
     assert not (folder / f"{VAL}.png").exists()
 
 
@@ -371,7 +371,7 @@ def test_raw_ids_of_no_class_are_refused(folder: Path) -> None:
     outcome = run_main(*VIEW_PREDICTION, cwd=folder)
 
     assert outcome.status == 1
-    assert "none of the classes of nyu40 ids: 22, 41\n" in outcome.stderr
+    assert "(nyu40 ids): 22, 41\n" in outcome.stderr
 
 
 # Wrong usage, and files that cannot be shown.

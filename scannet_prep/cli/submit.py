@@ -8,9 +8,9 @@ and .npz files are converted to the raw ids that the server expects. Every test
 scene needs a prediction that fits its processed scene. Instances of wall and
 floor, and those under 100 vertices, are left out.
 
-Nothing is written if the predicted ids look wrong: more than 1 % of them are no
-class of the label set, or they belong to another label set, or they count from
-1.
+Nothing is written if the predicted ids look wrong: they are no class of the
+label set, more than 1 % of the vertices are unlabeled, or the ids are those of
+another label set or numbering.
 
 examples:
   scannet-prep submit predictions -o submission.zip --gt data/processed
@@ -70,10 +70,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     if report.warning:
         console.warn(f"warning: {report.warning}")
     elif report.unknown_ids:
-        # These ids are few enough to be accepted. With too many, the run would have failed or, with
-        # --force, printed the warning above.
-        ids = ", ".join(map(str, list(report.unknown_ids)[:5]))
-        console.warn(f"warning: ids that are none of the classes of {report.label_set}: {ids}")
+        count = sum(report.unknown_ids.values())
+        console.warn(f"warning: {count_of(count, 'vertex', 'vertices')} without a class")
     return Outcome(report, _describe(report))
 
 

@@ -1,135 +1,219 @@
 """Check that predicted ids have the numbering that their files should have.
 
 If ids of one numbering are read as another one, most of them are still valid classes, and the
-result is silently wrong. The evidence, in this order:
+result is silently wrong. The evidence:
 
-    ids that are none of the classes            an error with their number
-    the ground truth, if there is one           another numbering agrees far better: an error
-    what no network of the task predicts        walls and floors among instances: an error
+    ids that are none of the classes            always an error, with their number
+    with ground truth                           another numbering agrees far better
+    all predictions of a split, without it      what no network of the task predicts: walls and
+                                                floors among instances, and no wall at all
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
-from scannet_prep.evaluation.instance import counted_classes
 from scannet_prep.predictions.numberings import (
-    UNLABELED_IDS,
+    FIRST_ID,
+    LAST_ID,
     Numbering,
-    declared_numbering,
     list_numberings,
     to_scannet20,
 )
-from scannet_prep.predictions.reader import Task
-from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.predictions.reader import Predictions
 
-# Ids are counted from the first to the last of these; all others are counted as one of the two.
-_FIRST_ID = -2
-_LAST_ID = 1500
-# Another numbering agrees far better with the ground truth if it raises the share of predictions
-# that agree by more than this,
-_MIN_GAIN = 0.2
-# and the mean share over the classes by more than this factor, so that a few frequent classes do
-# not decide.
-_MIN_RECALL_FACTOR = 2
-# With fewer classes, agreement is no evidence: predicting a single class everywhere may agree by
-# chance.
+# Another numbering agrees far better with the ground truth if it raises the mean recall of the
+# classes by more than this, and by more than this factor,
+_MIN_GAIN = 0.1
+_MIN_FACTOR = 2
+# and if so many classes agree: predicting a single class everywhere may agree by chance.
 _MIN_CLASSES = 3
-# Share of the predicted instances that may be walls or floors.
-_MAX_SHARE_OF_WALLS = 0.01
-# The ids are those of another label set if they include this share of its classes, and no others.
-_MIN_SHARE_OF_CLASSES = 0.5
-# Share of the vertices that may be predicted as unlabeled.
+# Without ground truth, ids have a numbering if they are all in it, and at most this share of its
+# classes is missing.
+_MAX_MISSING_SHARE = 0.5
+# Share of the submitted vertices that may be predicted as unlabeled.
 _MAX_UNLABELED_SHARE = 0.01
 _MAX_LISTED_IDS = 5
 _VERTEX_STEP = 8
-
-
-class Agreement(NamedTuple):
-    """How well predictions agree with the ground truth.
-
-    Attributes:
-        share: The share of the predictions that agree.
-        recall: The mean of this share over the classes of the ground truth.
-        classes: The number of classes of the ground truth of which a prediction agrees.
-    """
-
-    share: float
-    recall: float
-    classes: int
+_HINT_UNKNOWN = "check which ids the predictions contain"
+_HINT_EVALUATE = "`scannet-prep evaluate`, with predictions of val, finds the numbering"
 
 
 class IdCounts:
     """How often each id occurs in prediction files, by class of the ground truth.
 
     Args:
-        label_set: The label set of the ground truth and of the predictions.
+        predictions: The predictions. Their label set is that of the ground truth, too.
 
     Attributes:
         counts: Vertices or predicted instances, int64 (K + 1, ids). The last row is for those
             without a class in the ground truth.
     """
 
-    def __init__(self, label_set: LabelSet) -> None:
-        self.label_set = label_set
-        self.counts = np.zeros((len(label_set) + 1, _LAST_ID - _FIRST_ID + 1), np.int64)
+    def __init__(self, predictions: Predictions) -> None:
+        self._task = predictions.task
+        self._label_set = predictions.label_set
+        self._declared = predictions.numbering
+        self.counts = np.zeros((len(self._label_set) + 1, LAST_ID - FIRST_ID + 1), np.int64)
 
-    def add(self, ids: NDArray[np.int64], true_labels: NDArray[np.int64] | None = None) -> None:
+    def add(
+        self,
+        ids: NDArray[np.int64],
+        prediction: Any,  # noqa: ANN401 - by task, see `Predictions.read`
+        true_labels: NDArray[np.integer] | None = None,
+    ) -> None:
         """Count the ids of a scene.
 
         Args:
             ids: The ids as in the file, of each vertex or predicted instance, (N,).
-            true_labels: The train id of each in the ground truth; negative for none. None without
+            prediction: The prediction.
+            true_labels: Integers (V,), train ids in the ground truth; -1 for none. None without
                 ground truth.
         """
+        rows = np.full(len(ids), -1)
+        if true_labels is not None and self._task == "semantic":
+            rows = true_labels
+        elif true_labels is not None:
+            rows = _find_mask_classes(prediction.masks, true_labels)
         row_count, column_count = self.counts.shape
-        rows = np.full(len(ids), row_count - 1)
-        if true_labels is not None:
-            is_class = (true_labels >= 0) & (true_labels < row_count - 1)
-            rows = np.where(is_class, true_labels, row_count - 1)
-        columns = np.clip(ids, _FIRST_ID, _LAST_ID) - _FIRST_ID
-        cells = np.bincount(rows * column_count + columns, minlength=self.counts.size)
+        columns = np.clip(ids, FIRST_ID, LAST_ID) - FIRST_ID
+        # Row -1 is the last one.
+        cells = np.bincount(rows % row_count * column_count + columns, minlength=self.counts.size)
         self.counts += cells.reshape(self.counts.shape)
 
-    def by_id(self, *, labeled_only: bool = False) -> dict[int, int]:
-        """Count the ids that occur, the most frequent first."""
-        totals = (self.counts[:-1] if labeled_only else self.counts).sum(axis=0)
-        order = np.argsort(-totals, kind="stable")[: np.count_nonzero(totals)]
-        return dict(zip((order + _FIRST_ID).tolist(), totals[order].tolist(), strict=True))
+    def find_unknown(self) -> dict[int, int]:
+        """Count the ids that are none of the classes, in ascending order."""
+        return _without(_count(self.counts), self._declared.train_ids)
 
-    def measure_agreement(self, numbering: Numbering) -> Agreement:
-        """Measure how well the ids agree with the ground truth if they have a numbering.
+    def check(self, place: Path, *, is_submission: bool = False, is_forced: bool = False) -> str:
+        """Check the ids of all predictions after the files have been read.
+
+        Args:
+            place: The folder or file of the predictions, for messages.
+            is_submission: Whether these are all predictions of a split, without ground truth.
+            is_forced: Return a warning instead of raising an error.
+
+        Returns:
+            What looks wrong, if it is accepted; empty if nothing does.
+
+        Raises:
+            FileError: Ids are none of the classes, or have another numbering or label set.
+        """
+        has_truth = bool(self.counts[:-1].any())
+        # Vertices without a class in the ground truth do not count.
+        is_partial = has_truth and self._task == "semantic"
+        id_counts = _count(self.counts[:-1] if is_partial else self.counts)
+        possible_ids = self._declared.ids_of(self._task if is_submission else "semantic")
+        strays = _without(id_counts, possible_ids | self._declared.unlabeled_ids)
+        problems = []
+        if strays:
+            problems.append(
+                f"{_share(strays, id_counts)} predicted ids are no class that networks for "
+                f"{self._task} segmentation predict ({self._declared.name}): {_list_ids(strays)}"
+            )
+        actual = None
+        if has_truth:
+            actual = self._find_by_truth(problems)
+        elif is_submission:
+            actual = self._find_by_ids(id_counts, problems)
+        problem = "; ".join(problems)
+        if not problem or is_forced:
+            return problem
+        hint = _HINT_UNKNOWN if actual is None else actual.describe_remedy(self._declared)
+        raise FileError(place, problem, hint if has_truth else f"{hint}; {_HINT_EVALUATE}")
+
+    def _find_by_truth(self, problems: list[str]) -> Numbering | None:
+        """Find the numbering that agrees best with the ground truth.
+
+        Args:
+            problems: What shows already that the declared numbering is wrong; extended.
+
+        Returns:
+            The numbering; None if the declared one agrees best, or not clearly worse.
+        """
+        numberings = list_numberings(self._label_set, self._task)
+        best = max(numberings, key=lambda each: self._measure_recalls(each).mean())
+        recalls = self._measure_recalls(best)
+        found = self._measure_recalls(self._declared).mean()
+        is_clear = recalls.mean() > max(found + _MIN_GAIN, found * _MIN_FACTOR)
+        is_better = is_clear or (problems and recalls.mean() > found)
+        if not is_better or np.count_nonzero(recalls) < _MIN_CLASSES:
+            return None
+        problems.append(
+            f"read as {self._declared.name}, {found:.1%} of a class agree with the ground truth "
+            f"on average, but {recalls.mean():.1%} as {best.name}"
+        )
+        return best
+
+    def _measure_recalls(self, numbering: Numbering) -> NDArray[np.float64]:
+        """Measure how much of each class in the ground truth a numbering makes right, from 0 to 1.
 
         Label sets are compared by the nyu40 ids of their classes: ScanNet20's chair agrees with
         ScanNet200's armchair.
-
         """
-        truth = np.arange(len(self.label_set))
-        predicted = numbering.find_classes(np.arange(_FIRST_ID, _LAST_ID + 1))
-        if numbering.label_set != self.label_set:
-            truth = to_scannet20(self.label_set)
-            classes = to_scannet20(numbering.label_set)[predicted]
-            predicted = np.where(predicted >= 0, classes, -1)
+        truth = np.arange(len(self._label_set))
+        predicted = numbering.find_classes(np.arange(FIRST_ID, LAST_ID + 1))
+        if numbering.label_set != self._label_set:
+            truth = to_scannet20(self._label_set)
+            predicted = np.append(to_scannet20(numbering.label_set), -1)[predicted]
         agrees = (truth[:, None] == predicted) & (predicted >= 0)
         counts = self.counts[:-1]
-        hits = (counts * agrees).sum(axis=1)
         totals = counts.sum(axis=1)
-        is_present = totals > 0
-        return Agreement(
-            share=float(hits.sum() / totals.sum()),
-            recall=float(np.mean(hits[is_present] / totals[is_present])),
-            classes=int(np.count_nonzero(hits)),
-        )
+        hits = (counts * agrees).sum(axis=1)
+        return np.asarray(hits[totals > 0] / totals[totals > 0])
+
+    def _find_by_ids(self, id_counts: Mapping[int, int], problems: list[str]) -> Numbering | None:
+        """Find the numbering that explains all ids, and most of whose classes occur.
+
+        Args:
+            id_counts: The ids.
+            problems: As for `_find_by_truth`.
+
+        Returns:
+            The numbering; None if there is none, or if the declared one explains the ids as well.
+        """
+        declared = self._declared
+        if self._task == "semantic":
+            unlabeled = _without(id_counts, id_counts.keys() - declared.unlabeled_ids)
+            if sum(unlabeled.values()) > _MAX_UNLABELED_SHARE * sum(id_counts.values()):
+                problems.append(f"{_share(unlabeled, id_counts)} vertices are unlabeled")
+            if next(iter(declared.train_ids)) not in id_counts:
+                problems.append(f"no vertex is predicted as wall ({declared.name})")
+        best = declared
+        least_missing = _MAX_MISSING_SHARE
+        for numbering in [declared, *list_numberings(self._label_set, self._task)]:
+            ids = numbering.ids_of(self._task)
+            missing = len(ids - id_counts.keys()) / len(ids)
+            is_fitting = id_counts.keys() <= ids | numbering.unlabeled_ids
+            if is_fitting and missing < least_missing:
+                best = numbering
+                least_missing = missing
+        # A network of ScanNet20, whose ids are read as those of ScanNet200.
+        is_smaller = len(best.label_set) < len(self._label_set)
+        if best == declared or not (problems or is_smaller):
+            return None
+        problems.append(f"the ids ({_list_ids(id_counts)}) are probably {best.name}")
+        return best
 
 
-def find_mask_classes(
+def _count(counts: NDArray[np.int64]) -> dict[int, int]:
+    """Count the ids that occur, in ascending order."""
+    totals = counts.sum(axis=0).tolist()
+    return {number: total for number, total in enumerate(totals, FIRST_ID) if total}
+
+
+def _without(id_counts: Mapping[int, int], ids: Collection[int]) -> dict[int, int]:
+    return {number: count for number, count in id_counts.items() if number not in ids}
+
+
+def _find_mask_classes(
     masks: NDArray[np.bool_], true_labels: NDArray[np.integer]
 ) -> NDArray[np.int64]:
     """Find the most frequent class of the ground truth in each mask, int64 (M,); -1 for none.
@@ -140,186 +224,16 @@ def find_mask_classes(
     """
     # Every eighth vertex is enough.
     labels = true_labels[::_VERTEX_STEP]
-    classes = np.full(len(masks), -1, np.int64)
-    for row, mask in enumerate(masks[:, ::_VERTEX_STEP]):
-        labels_in_mask = labels[mask]
-        labels_in_mask = labels_in_mask[labels_in_mask >= 0]
-        if len(labels_in_mask):
-            classes[row] = np.bincount(labels_in_mask).argmax()
-    return classes
+    has_label = labels >= 0
+    classes = []
+    for mask in masks[:, ::_VERTEX_STEP]:
+        counts = np.bincount(labels[mask & has_label])
+        classes.append(counts.argmax() if len(counts) else -1)
+    return np.array(classes, np.int64)
 
 
-def check_predicted_ids(
-    counts: IdCounts,
-    folder: Path,
-    task: Task,
-    *,
-    is_raw: bool,
-    has_truth: bool,
-    is_submission: bool = False,
-    is_forced: bool = False,
-) -> str:
-    """Check the ids of all predictions after the files have been read.
-
-    Args:
-        counts: The ids.
-        folder: The folder of the predictions, for messages.
-        task: The task.
-        is_raw: Whether the files hold raw ids instead of train ids.
-        has_truth: Whether the ids were counted by class of the ground truth.
-        is_submission: Whether these are all predictions of a split: then the ids that occur are
-            evidence without ground truth, and vertices need a class.
-        is_forced: Return a warning instead of raising an error.
-
-    Returns:
-        A warning about ids that are accepted but look wrong; empty if there is none.
-
-    Raises:
-        FileError: Ids are none of the classes, or have another numbering or label set.
-    """
-    declared = declared_numbering(counts.label_set, is_raw=is_raw)
-    others = [each for each in list_numberings(counts.label_set, task) if each != declared]
-    noun = "vertices" if task == "semantic" else "predicted instances"
-    if has_truth and task == "semantic":
-        noun = "labeled vertices"
-    id_counts = counts.by_id(labeled_only=noun == "labeled vertices")
-    total = sum(id_counts.values())
-    unlabeled = _sum(id_counts, UNLABELED_IDS - set(declared.ids))
-    unknown_ids = id_counts.keys() - set(declared.ids) - UNLABELED_IDS
-    unknown = _sum(id_counts, unknown_ids)
-
-    problems = []
-    if unknown:
-        problems.append(
-            f"{unknown:,} of {total:,} {noun} have ids that are none of the classes of "
-            f"{declared}: {_list_ids(unknown_ids)}"
-        )
-    is_incomplete = is_submission and unlabeled > _MAX_UNLABELED_SHARE * total
-    if is_incomplete and task == "semantic":
-        problems.append(f"{unlabeled:,} of {total:,} {noun} are unlabeled")
-    actual = None
-    evidence = ""
-    if has_truth:
-        actual, evidence = _find_by_truth(counts, declared, others)
-    elif is_submission:
-        actual, evidence = _find_by_ids(counts, declared, others, task)
-    if evidence:
-        problems.append(evidence)
-    if not problems:
-        return _describe_doubts(id_counts, declared, noun, unlabeled)
-
-    problem = "; ".join(problems)
-    if is_forced:
-        return problem
-    raise FileError(folder, problem, _choose_hint(actual, declared, has_truth=has_truth))
-
-
-def _choose_hint(actual: Numbering | None, declared: Numbering, *, has_truth: bool) -> str:
-    hint = "check which ids the predictions contain"
-    if actual is not None:
-        hint = actual.describe_remedy(declared)
-    if has_truth:
-        return hint
-    return f"{hint}; `scannet-prep evaluate`, with predictions of val, finds the numbering"
-
-
-def _find_by_truth(
-    counts: IdCounts, declared: Numbering, others: list[Numbering]
-) -> tuple[Numbering | None, str]:
-    """Find the numbering that agrees best with the ground truth.
-
-    Returns:
-        The numbering, and the evidence for it; None and an empty text if the declared one agrees
-        best, or not clearly worse.
-    """
-    if not counts.counts[:-1].any():
-        return None, ""
-    found = counts.measure_agreement(declared)
-    best = max(others, key=counts.measure_agreement)
-    expected = counts.measure_agreement(best)
-    has_gain = expected.share > found.share + _MIN_GAIN
-    is_clear = has_gain and expected.recall > _MIN_RECALL_FACTOR * found.recall
-    # Ids that are none of the classes are evidence, too.
-    has_unknown = bool(counts.by_id(labeled_only=True).keys() - set(declared.ids) - UNLABELED_IDS)
-    is_better = is_clear or (has_unknown and expected.share > found.share)
-    if not is_better or expected.classes < _MIN_CLASSES:
-        return None, ""
-    return best, (
-        f"read as {declared}, {found.share:.1%} agree with the ground truth, "
-        f"but {expected.share:.1%} as {best}"
-    )
-
-
-def _find_by_ids(
-    counts: IdCounts, declared: Numbering, others: list[Numbering], task: Task
-) -> tuple[Numbering | None, str]:
-    """Find a numbering that explains ids which a network of the task cannot have predicted.
-
-    The result is that of `_find_by_truth`, but there may be evidence without a numbering.
-    """
-    id_counts = counts.by_id()
-    total = sum(id_counts.values())
-    ids_text = f"the ids of {total:,} predictions ({_list_ids(id_counts)})"
-
-    def count_strays(numbering: Numbering) -> int:
-        possible_ids = _list_possible_ids(numbering, task)
-        possible_ids |= UNLABELED_IDS - set(numbering.ids)
-        return _sum(id_counts, id_counts.keys() - possible_ids)
-
-    def count_missing(numbering: Numbering) -> int:
-        return len(_list_possible_ids(numbering, task) - id_counts.keys())
-
-    # Of the numberings that explain all ids, the one most of whose classes occur.
-    fitting = [other for other in others if count_strays(other) == 0]
-    best = min(fitting, key=count_missing, default=None)
-    unknown = _sum(id_counts, id_counts.keys() - set(declared.ids) - UNLABELED_IDS)
-    walls = count_strays(declared) - unknown
-    evidence = []
-    if walls > _MAX_SHARE_OF_WALLS * total:
-        evidence.append(
-            f"{walls:,} of {total:,} predicted instances are walls or floors, "
-            "which no instance network predicts"
-        )
-    if best is not None and (evidence or unknown):
-        evidence.append(f"{ids_text} are probably {best}, not {declared}")
-    if evidence or unknown:
-        return best, "; ".join(evidence)
-
-    # A network of ScanNet20, whose ids are read as those of ScanNet200.
-    for other in fitting:
-        class_count = len(_list_possible_ids(other, task))
-        occurring = class_count - count_missing(other)
-        has_fewer = len(other.label_set) < len(declared.label_set)
-        if has_fewer and occurring >= _MIN_SHARE_OF_CLASSES * class_count:
-            return other, f"{ids_text} are probably {other}, not {declared}"
-    return None, ""
-
-
-def _list_possible_ids(numbering: Numbering, task: Task) -> set[int]:
-    """List the ids that a network of the task predicts: instances are no walls and no floors."""
-    pairs = zip(numbering.classes, numbering.ids, strict=True)
-    counted = set(counted_classes(numbering.label_set))
-    return {number for train_id, number in pairs if task == "semantic" or train_id in counted}
-
-
-def _describe_doubts(
-    id_counts: Mapping[int, int], declared: Numbering, noun: str, unlabeled: int
-) -> str:
-    """Describe what is unusual about accepted ids; empty if nothing is."""
-    if noun == "predicted instances":
-        return ""
-    total = sum(id_counts.values())
-    if unlabeled > (_MAX_UNLABELED_SHARE * total if noun == "labeled vertices" else 0):
-        share = f"{unlabeled:,} of {total:,} {noun} ({unlabeled / total:.1%})"
-        return f"{share} are predicted as unlabeled: they are misses"
-    wall = declared.ids[0]
-    if noun == "vertices" and wall not in id_counts:
-        return f"no vertex of any scene is predicted as wall ({declared}: {wall})"
-    return ""
-
-
-def _sum(id_counts: Mapping[int, int], ids: Collection[int]) -> int:
-    return sum(id_counts.get(number, 0) for number in ids)
+def _share(part: Mapping[int, int], id_counts: Mapping[int, int]) -> str:
+    return f"{sum(part.values()):,} of {sum(id_counts.values()):,}"
 
 
 def _list_ids(ids: Collection[int]) -> str:

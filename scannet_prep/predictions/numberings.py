@@ -12,7 +12,9 @@ The first four are in use for both tasks, the last two for instances only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,12 @@ from numpy.typing import NDArray
 from scannet_prep.evaluation.instance import counted_classes
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
+
+Task: TypeAlias = Literal["semantic", "instance"]
+
+FIRST_ID = -2
+LAST_ID = 1500
+"""Other ids are treated as one of these two, which are no class in any numbering."""
 
 # These ids mean unlabeled in every numbering in which they are no class.
 UNLABELED_IDS = frozenset({-1, 0, 255})
@@ -32,22 +40,35 @@ class Numbering:
     Attributes:
         name: Its name, for messages.
         label_set: The label set.
-        classes: The train ids of the classes that have an id, in any order.
-        ids: The id of each of these classes in a file.
-        is_raw: Whether these are raw ids, which belong into `.txt` files.
+        train_ids: The train id of each id in a file.
         conversion: How to make train ids of the ids; empty for train ids and raw ids.
+        is_raw: Whether these are raw ids, which belong into `.txt` files.
     """
 
     name: str
     label_set: LabelSet
-    classes: tuple[int, ...]
-    ids: tuple[int, ...]
-    is_raw: bool = False
+    train_ids: Mapping[int, int]
     conversion: str = ""
+    is_raw: bool = False
 
-    def __str__(self) -> str:
-        """Return the name, for messages."""
-        return self.name
+    @property
+    def unlabeled_ids(self) -> frozenset[int]:
+        """The ids that mean unlabeled."""
+        return UNLABELED_IDS - self.train_ids.keys()
+
+    def find_classes(self, ids: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Find the train ids that ids in a file stand for, int64; -1 for none."""
+        known_ids = range(FIRST_ID, LAST_ID + 1)
+        table = np.array([self.train_ids.get(number, -1) for number in known_ids], np.int64)
+        classes: NDArray[np.int64] = table[np.clip(ids, FIRST_ID, LAST_ID) - FIRST_ID]
+        return classes
+
+    def ids_of(self, task: Task) -> set[int]:
+        """List the ids that a network of a task predicts: instances are no walls and no floors."""
+        if task == "semantic":
+            return set(self.train_ids)
+        counted = counted_classes(self.label_set)
+        return {number for number, train_id in self.train_ids.items() if train_id in counted}
 
     def describe_remedy(self, declared: Numbering) -> str:
         """Describe how to correct files of this numbering that are read as `declared`."""
@@ -60,68 +81,38 @@ class Numbering:
             steps.append(f"pass --label-set {self.label_set.name.lower()}")
         return ", and ".join(steps)
 
-    def find_classes(self, file_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find the train ids that some ids in a file stand for, int64; -1 for none."""
-        order = np.argsort(self.ids)
-        ids = np.array(self.ids)[order]
-        positions = np.searchsorted(ids, file_ids).clip(max=len(ids) - 1)
-        is_class = ids[positions] == file_ids
-        return np.where(is_class, np.array(self.classes)[order][positions], -1)
 
-
-def list_numberings(label_set: LabelSet, task: str) -> list[Numbering]:
+def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
     """List the numberings of both label sets for a task, those of the given label set first."""
     other = SCANNET200 if label_set == SCANNET20 else SCANNET20
-    return [*_list_of(label_set, task), *_list_of(other, task)]
+    return [*_iter_numberings(label_set, task), *_iter_numberings(other, task)]
 
 
 def declared_numbering(label_set: LabelSet, *, is_raw: bool) -> Numbering:
     """Return the numbering that files should have: train ids, or raw ids in `.txt` files."""
-    numberings = _list_of(label_set, "semantic")
+    numberings = _iter_numberings(label_set, "semantic")
     return next(each for each in numberings if not each.conversion and each.is_raw is is_raw)
 
 
-def _list_of(label_set: LabelSet, task: str) -> list[Numbering]:
-    name = label_set.name
-    count = len(label_set)
-    classes = tuple(range(count))
-
-    def shifted(shift: int, conversion: str) -> Numbering:
-        sign = "+" if shift > 0 else "-"
-        ids = tuple(range(shift, shift + count))
-        return Numbering(
-            f"{name} train ids {sign} 1", label_set, classes, ids, conversion=conversion
-        )
-
-    numberings = [
-        Numbering(f"{name} train ids", label_set, classes, classes),
-        shifted(1, "subtract 1 from the ids, so that wall is 0"),
-        shifted(-1, "add 1 to the ids, so that wall is 0"),
-        Numbering(
-            "nyu40 ids" if label_set == SCANNET20 else "ScanNet ids",
-            label_set,
-            classes,
-            label_set.ids,
-            is_raw=True,
-        ),
-    ]
+def _iter_numberings(label_set: LabelSet, task: Task) -> Iterator[Numbering]:
+    name = f"{label_set.name} train ids"
+    classes = range(len(label_set))
+    yield Numbering(name, label_set, dict(enumerate(classes)))
+    subtract = "subtract 1 from the ids, so that wall is 0"
+    yield Numbering(f"{name} + 1", label_set, dict(enumerate(classes, 1)), subtract)
+    add = "add 1 to the ids, so that wall is 0"
+    yield Numbering(f"{name} - 1", label_set, dict(enumerate(classes, -1)), add)
+    name = "nyu40 ids" if label_set == SCANNET20 else "ScanNet ids"
+    raw_ids = dict(zip(label_set.ids, classes, strict=True))
+    yield Numbering(name, label_set, raw_ids, is_raw=True)
     if task == "semantic":
-        return numberings
-    counted = tuple(counted_classes(label_set))
-    skipped = sorted(set(classes) - set(counted))
-    for first, ids_text in ((0, "ids"), (1, "ids - 1")):
-        suffix = " + 1" if first else ""
-        numberings.append(
-            Numbering(
-                f"{name} classes counted without wall and floor{suffix}",
-                label_set,
-                counted,
-                tuple(range(first, first + len(counted))),
-                conversion="make train ids of the ids: "
-                f"np.delete(np.arange({count}), {skipped})[{ids_text}]",
-            )
-        )
-    return numberings
+        return
+    counted = counted_classes(label_set)
+    skipped = sorted({*classes} - {*counted})
+    name = f"{label_set.name} classes counted without wall and floor"
+    make = f"make train ids of the ids: np.delete(np.arange({len(classes)}), {skipped})"
+    yield Numbering(name, label_set, dict(enumerate(counted)), f"{make}[ids]")
+    yield Numbering(f"{name} + 1", label_set, dict(enumerate(counted, 1)), f"{make}[ids - 1]")
 
 
 def to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:

@@ -1,13 +1,12 @@
-"""Prediction files of the programs of this field, and the processed scenes that they belong to."""
+"""Prediction files of the programs of this field: found by the names of scenes, and read."""
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +17,9 @@ from scannet_prep.errors import ContentError, FileError, MissingFileError, Usage
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import check_integers
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
-from scannet_prep.release.label_sets import LabelSet, parse_label_set
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.source.place import open_processed
-from scannet_prep.training.dataset import ScanNet
-
-Task: TypeAlias = Literal["semantic", "instance"]
+from scannet_prep.predictions.numberings import Numbering, Task, declared_numbering
+from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.release.scene import SceneId
 
 _OCTFORMER_ENDING = ".eval.npz"
 # The rest of a file's name after the scene id.
@@ -41,26 +37,17 @@ _LIST_LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """A folder of predictions, and the processed scenes that they belong to.
-
-    Predictions are read one by one, by `read`, which also counts their ids.
+    """A folder of predictions, which are read one by one.
 
     Attributes:
         task: `semantic` (a class for each vertex) or `instance` (masks with class and confidence).
         label_set: The label set of the predicted classes.
-        datasets: The processed scenes that have a prediction, one dataset per split.
-        paths: The file with the prediction of each scene, by scene id; also of scenes in
-            `left_out`.
-        missing: Processed scenes without a prediction.
-        left_out: Scenes with a prediction that are not among the processed ones.
+        paths: The file with the prediction of each scene, by scene id.
     """
 
     task: Task
     label_set: LabelSet
-    datasets: tuple[ScanNet, ...]
     paths: dict[str, Path]
-    missing: tuple[str, ...]
-    left_out: tuple[str, ...]
 
     @property
     def folder(self) -> Path:
@@ -71,6 +58,23 @@ class Predictions:
     def has_raw_ids(self) -> bool:
         """Whether the predictions have raw ids (`.txt`) instead of train ids."""
         return next(iter(self.paths.values())).suffix == ".txt"
+
+    @property
+    def numbering(self) -> Numbering:
+        """The numbering that the ids should have."""
+        return declared_numbering(self.label_set, is_raw=self.has_raw_ids)
+
+    def check_scenes(self, scene_ids: Collection[str], hint: str) -> None:
+        """Check that scenes have a prediction.
+
+        Raises:
+            MissingFileError: Some have none; `hint` says what to do.
+        """
+        missing = sorted(set(scene_ids) - self.paths.keys())
+        if missing:
+            count = f"{len(missing):,} of {count_of(len(scene_ids), 'scene')}"
+            problem = f"has no predictions of {count}: {list_some(missing)}"
+            raise MissingFileError(self.folder, problem, hint)
 
     def read(self, scene_id: str, vertex_count: int) -> tuple[Any, NDArray[np.int64]]:
         """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
@@ -97,162 +101,69 @@ class Predictions:
         """
         path = self.paths[scene_id]
         try:
-            if self.task == "instance":
-                masks, ids, scores = self._read_instances(path, vertex_count)
-                return InstancePrediction(masks, self._to_train_ids(ids), scores), ids
-            ids = check_integers(self._read_vertex_ids(path), "prediction", vertex_count)
-            return self._to_train_ids(ids), ids
+            if self.task == "semantic":
+                ids = check_integers(self._read_vertex_ids(path), "prediction", vertex_count)
+                return self.numbering.find_classes(ids), ids
+            if self.has_raw_ids:
+                arrays = _read_list(path, vertex_count)
+            else:
+                # The arrays in the file have the names of the fields: masks, labels, scores.
+                arrays = load_arrays(path, *InstancePrediction._fields)
+            masks, ids, scores = check_prediction(InstancePrediction(**arrays), vertex_count)
         except ContentError as error:
             raise FileError(path, error.message, error.hint) from None
+        return InstancePrediction(masks, self.numbering.find_classes(ids), scores), ids
 
     def _read_vertex_ids(self, path: Path) -> NDArray[Any]:
         """Read the id of each vertex, (V,), without mapping it to a train id."""
         if path.name.endswith(_OCTFORMER_ENDING):
-            scores = load_scores(path, len(self.label_set))
             # The first column, for unlabeled, becomes -1.
-            return np.asarray(scores.argmax(axis=1) - 1)
-        if path.suffix == ".txt":
+            return np.asarray(load_scores(path, len(self.label_set)).argmax(axis=1) - 1)
+        if self.has_raw_ids:
             return parse_lines(read_file(path))
         return load_arrays(path)[""]  # the name of the only array of an `.npy` file
 
-    @staticmethod
-    def _read_instances(
-        path: Path, vertex_count: int
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
-        """Read masks, ids and confidences, without mapping the ids to train ids."""
-        if path.suffix == ".txt":
-            arrays = _read_list(path, vertex_count)
-        else:
-            # The arrays in the file have the names of the fields: masks, labels, scores.
-            arrays = load_arrays(path, *InstancePrediction._fields)
-        return check_prediction(InstancePrediction(**arrays), vertex_count)
 
-    def _to_train_ids(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Map the ids of a file to train ids, or -1 for unknown ids, (V,) or (M,)."""
-        if self.has_raw_ids:
-            # The lookup clips negative ids to 0. As 0 is not the raw id of a class, they become -1.
-            return self.label_set.train_ids_from_raw_ids(ids, ignore_index=-1)
-        return np.where((ids >= 0) & (ids < len(self.label_set)), ids, -1)
-
-
-def find_prediction_files(
-    folder: Path, task: Task, processed_ids: Collection[str]
-) -> dict[str, Path]:
-    """List the prediction files in a folder by scene id, without reading them.
+def find_predictions(
+    folder: Path, task: Task, label_set: LabelSet, processed_ids: Collection[str]
+) -> Predictions:
+    """Find the prediction files in a folder, without reading them.
 
     Args:
         folder: The folder.
         task: `semantic` or `instance`.
-        processed_ids: The processed scenes. Files of other scenes are listed, too, if they are
-            named like scenes of the release.
+        label_set: The label set of the predictions.
+        processed_ids: The processed scenes. Files of other scenes are found, too, if they are named
+            like scenes of the release.
 
     Raises:
         MissingFileError: The folder does not exist, or has no predictions for this task.
         UsageError: A scene has several predictions, or the folder has both texts and arrays.
     """
     if not folder.is_dir():
-        raise MissingFileError(
-            folder, "no such folder", "pass the folder of the predictions, one file per scene"
-        )
+        hint = "pass the folder of the predictions, one file per scene"
+        raise MissingFileError(folder, "no such folder", hint)
     paths: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        scene_id = _find_scene_id(path.name, task, processed_ids)
-        if scene_id is None:
-            continue
-        if scene_id in paths:
-            raise UsageError(
-                f"{folder}: has {paths[scene_id].name} and {path.name}, "
-                "expected one prediction per scene",
-                "remove one of them",
-            )
-        paths[scene_id] = path
+        for ending in _ENDINGS[task]:
+            scene_id = path.name.removesuffix(ending)
+            is_scene = scene_id in processed_ids or SceneId.is_of_release(scene_id)
+            if scene_id == path.name or not is_scene:
+                continue
+            if scene_id in paths:
+                problem = f"has {paths[scene_id].name} and {path.name}"
+                raise UsageError(
+                    f"{folder}: {problem}, expected one prediction per scene", "remove one of them"
+                )
+            paths[scene_id] = path
     if not paths:
         names = " or ".join(f"<scene>{ending}" for ending in _ENDINGS[task])
-        raise MissingFileError(
-            folder, f"has no {task} predictions", f"expected {names} in this folder"
-        )
+        hint = f"expected {names} in this folder"
+        raise MissingFileError(folder, f"has no {task} predictions", hint)
     if len({path.suffix == ".txt" for path in paths.values()}) > 1:
-        raise UsageError(
-            f"{folder}: has .txt files, which hold raw ids, and arrays, which hold train ids, "
-            "expected one of the two",
-            "put them into two folders",
-        )
-    return paths
-
-
-def _find_scene_id(name: str, task: Task, processed_ids: Collection[str]) -> str | None:
-    """Find the scene whose prediction has this file name; None if there is none."""
-    for ending in _ENDINGS[task]:
-        scene_id = name.removesuffix(ending)
-        is_scene = scene_id in processed_ids or SceneId.is_of_release(scene_id)
-        if scene_id != name and is_scene:
-            return scene_id
-    return None
-
-
-def find_predictions(
-    folder: Path,
-    place: str | Path,
-    *,
-    task: Task,
-    label_set: LabelSet | str | None = None,
-    splits: Sequence[Split],
-    hint: str,
-) -> Predictions:
-    """Match prediction files with processed scenes, without reading any prediction.
-
-    Args:
-        folder: Folder of the predictions.
-        place: A processed folder, or an archive of it.
-        task: `semantic` or `instance`.
-        label_set: Label set of the predictions, or its name; None for the label set that the scenes
-            were processed with.
-        splits: Splits of the processed scenes.
-        hint: Hint of the error if scenes have no prediction; empty to allow missing predictions, as
-            long as there is at least one.
-
-    Raises:
-        MissingFileError: The folder does not exist, or predictions are missing.
-        UsageError: A scene has several predictions, or the label set does not exist.
-        ScanNetPrepError: The processed scenes cannot be read.
-    """
-    with warnings.catch_warnings():
-        # Ignore warnings about scenes that failed in processing: the output shows their number.
-        warnings.simplefilter("ignore")
-        if label_set is None:
-            label_set = open_processed(place).options.label_set
-        label_set = parse_label_set(label_set)
-        keys = ("labels", "instances")
-        datasets = [ScanNet(place, split=split, labels=label_set, keys=keys) for split in splits]
-
-    processed_ids = {scene_id for dataset in datasets for scene_id in dataset.scene_ids}
-    paths = find_prediction_files(folder, task, processed_ids)
-    missing = sorted(processed_ids - paths.keys())
-    # Without a hint, the caller allows missing predictions, but not that all are missing.
-    has_any = len(missing) < len(processed_ids)
-    allows_missing = has_any and not hint
-    if missing and not allows_missing:
-        raise MissingFileError(
-            folder,
-            f"has no predictions of {len(missing):,} of {count_of(len(processed_ids), 'scene')}: "
-            f"{list_some(missing)}",
-            hint,
-        )
-
-    # Reduce each dataset to its scenes with a prediction.
-    predicted = []
-    for dataset in datasets:
-        predicted_ids = [scene_id for scene_id in dataset.scene_ids if scene_id in paths]
-        if predicted_ids:
-            predicted.append(dataset.subset(predicted_ids))
-    return Predictions(
-        task=task,
-        label_set=label_set,
-        datasets=tuple(predicted),
-        paths=paths,
-        missing=tuple(missing),
-        left_out=tuple(sorted(paths.keys() - processed_ids)),
-    )
+        problem = "has .txt files, which hold raw ids, and arrays, which hold train ids"
+        raise UsageError(f"{folder}: {problem}, expected one of the two", "use two folders")
+    return Predictions(task, label_set, paths)
 
 
 def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
@@ -276,8 +187,7 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
             expected = "expected path, id and confidence, separated by single blanks"
             raise ContentError(f"{problem}, {expected}")
         name = Path(match[1])
-        is_inside = not name.is_absolute() and ".." not in name.parts
-        if not is_inside or name in masks:
+        if name.is_absolute() or ".." in name.parts or name in masks:
             expected = "expected the path of another mask, inside this folder"
             raise ContentError(f"{problem}, {expected}")
         masks[name] = _read_mask(path.parent / name, vertex_count)

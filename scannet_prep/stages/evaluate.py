@@ -1,13 +1,14 @@
 """Evaluate predictions against processed scenes.
 
-    predictions, scenes --score each scene--> check_predicted_ids --> tables
+    predictions, scenes --score each scene--> IdCounts.check --> tables
 
 Files are written only after all predictions have been read and their ids have been checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ from scannet_prep.errors import FileError, UsageError
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
-from scannet_prep.predictions.ids import IdCounts, check_predicted_ids, find_mask_classes
-from scannet_prep.predictions.numberings import declared_numbering
-from scannet_prep.predictions.reader import Predictions, Task, find_predictions
-from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.predictions.ids import IdCounts
+from scannet_prep.predictions.numberings import Task
+from scannet_prep.predictions.reader import find_predictions
 from scannet_prep.processed.groups import classes_of_instances
-from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
+from scannet_prep.source.place import open_processed
+from scannet_prep.stages.selection import Selection
 from scannet_prep.view.confusion import draw_confusion
 
 SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
@@ -41,6 +44,7 @@ _CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
 # This mean is not in the table of scenes: absent classes count 0 in it, and every scene lacks most
 # classes.
 _MEAN_FOR_ALL_SCENES_ONLY = "over_all"
+_HINT_SPLITS = "choose other splits, or process their scenes: scannet-prep process"
 _HINT_MISSING = "predict these scenes, or add --allow-missing to skip them"
 
 
@@ -100,11 +104,12 @@ def run(
         confusion_path: File for the confusion matrix of semantic predictions: a picture if its name
             ends in `.svg`, otherwise CSV. None to write none.
         is_class_agnostic: Score masks alone, whatever their ids; see `InstanceScores`.
-        is_forced: Accept ids that look wrong; see `check_predicted_ids`.
+        is_forced: Accept ids that look wrong; see `IdCounts.check`.
         progress: Progress display, advanced by each scene.
 
     Raises:
         UsageError: The mode without classes is asked for semantic predictions.
+        UnknownSceneError: There are no scenes of the splits.
         MissingFileError: Predictions are missing.
         FileError: A prediction or a scene of the ground truth cannot be read or is invalid, the
             predicted ids look wrong, or nothing can be scored. Nothing is written.
@@ -112,80 +117,56 @@ def run(
     """
     if is_class_agnostic and task == "semantic":
         raise UsageError("only instances are scored without classes", "pass --task instance")
-    hint = "" if allows_missing else _HINT_MISSING
-    predictions = find_predictions(
-        folder, place, task=task, label_set=label_set, splits=splits, hint=hint
-    )
-    total, rows, id_counts = _score_scenes(
-        predictions, progress or Progress(), is_class_agnostic=is_class_agnostic
-    )
-    warning = ""
-    if not is_class_agnostic:
-        warning = check_predicted_ids(
-            id_counts,
-            folder,
-            task,
-            is_raw=predictions.has_raw_ids,
-            has_truth=True,
-            is_forced=is_forced,
-        )
-    scores = total.result()
-    _check_is_scored(folder, scores)
-    if scores_path is not None:
-        _write_scene_scores(scores_path, rows, SCENE_SCORES[task])
-    if confusion_path is not None:
-        _write_confusion(confusion_path, total.confusion, predictions.label_set)
+    progress = progress or Progress()
+    truth_place = open_processed(place)
+    label_set = parse_label_set(label_set or truth_place.options.label_set)
+    selection = Selection(splits=tuple(splits))
+    all_splits = {scene_id: scene.split for scene_id, scene in truth_place.scenes.items()}
+    selection.check_found(truth_place.name, all_splits, _HINT_SPLITS)
+    scene_splits = {name: split for name, split in all_splits.items() if split in splits}
+    predictions = find_predictions(folder, task, label_set, scene_splits)
+    scene_ids = [scene_id for scene_id in scene_splits if scene_id in predictions.paths]
+    if not (allows_missing and scene_ids):
+        predictions.check_scenes(scene_splits, _HINT_MISSING)
 
-    split_counts = {}
-    for dataset in predictions.datasets:
-        official_count = len(official_scenes(dataset.split))
-        split_counts[str(dataset.split)] = {"scenes": len(dataset), "official": official_count}
-    return EvaluationReport(
-        task=task,
-        label_set=predictions.label_set.name,
-        splits=split_counts,
-        missing=predictions.missing,
-        left_out=predictions.left_out,
-        unknown_ids=_find_unknown_ids(id_counts, predictions),
-        scores=scores,
-        warning=warning,
-    )
-
-
-def _score_scenes(
-    predictions: Predictions, progress: Progress, *, is_class_agnostic: bool
-) -> tuple[Any, list[dict[str, Any]], IdCounts]:
-    """Score each scene, and all of them together.
-
-    Returns:
-        The scores of all scenes, the rows of the table of scenes, and the predicted ids.
-    """
-    task = predictions.task
-    label_set = predictions.label_set
     options = {"is_class_agnostic": True} if is_class_agnostic else {}
     total = SCORES[task](label_set, **options)
     rows = []
-    id_counts = IdCounts(label_set)
-    scene_count = sum(len(dataset) for dataset in predictions.datasets)
-    with progress.work("evaluate", scene_count, "scenes"):
-        for dataset in predictions.datasets:
-            for scene_id in dataset.scene_ids:
-                sample = dataset[scene_id]
-                prediction, ids = predictions.read(scene_id, len(sample["labels"]))
-                truth = make_truth(
-                    task, label_set, sample["labels"], sample["instances"], dataset.groups(scene_id)
-                )
-                if task == "semantic":
-                    id_counts.add(ids, truth)
-                else:
-                    id_counts.add(ids, find_mask_classes(prediction.masks, truth.labels))
-                # Scores of this scene alone, for its row, which are then added to those of all.
-                scores = SCORES[task](label_set, **options)
-                scores.add(prediction, truth)
-                total.merge(scores)
-                rows.append(_make_row(task, scene_id, str(dataset.split), scores.result()))
-                progress.advance()
-    return total, rows, id_counts
+    id_counts = IdCounts(predictions)
+    with progress.work("evaluate", len(scene_ids), "scenes"):
+        for scene_id in scene_ids:
+            scene = truth_place.read(scene_id)
+            prediction, ids = predictions.read(scene_id, len(scene.points))
+            truth = read_truth(scene, task, label_set)
+            id_counts.add(ids, prediction, truth if task == "semantic" else truth.labels)
+            # Scores of this scene alone, for its row, which are then added to those of all.
+            scores = SCORES[task](label_set, **options)
+            scores.add(prediction, truth)
+            total.merge(scores)
+            rows.append(_make_row(task, scene_id, scene_splits[scene_id], scores.result()))
+            progress.advance()
+
+    warning = "" if is_class_agnostic else id_counts.check(folder, is_forced=is_forced)
+    result = total.result()
+    _check_is_scored(folder, result)
+    if scores_path is not None:
+        _write_scene_scores(scores_path, rows, SCENE_SCORES[task])
+    if confusion_path is not None:
+        _write_confusion(confusion_path, total.confusion, label_set)
+    split_counts = Counter(scene_splits[scene_id] for scene_id in scene_ids)
+    return EvaluationReport(
+        task=task,
+        label_set=label_set.name,
+        splits={
+            split: {"scenes": count, "official": len(official_scenes(Split(split)))}
+            for split, count in split_counts.items()
+        },
+        missing=tuple(sorted(scene_splits.keys() - predictions.paths.keys())),
+        left_out=tuple(sorted(predictions.paths.keys() - scene_splits.keys())),
+        unknown_ids=id_counts.find_unknown(),
+        scores=result,
+        warning=warning,
+    )
 
 
 def _check_is_scored(folder: Path, scores: ScoreTable) -> None:
@@ -213,37 +194,17 @@ def _check_is_scored(folder: Path, scores: ScoreTable) -> None:
         )
 
 
-def _find_unknown_ids(id_counts: IdCounts, predictions: Predictions) -> dict[int, int]:
-    """Count the predicted ids that are none of the classes, the most frequent first."""
-    declared = declared_numbering(predictions.label_set, is_raw=predictions.has_raw_ids)
-    return {
-        number: count for number, count in id_counts.by_id().items() if number not in declared.ids
-    }
-
-
-def make_truth(
-    task: Task,
-    label_set: LabelSet,
-    labels: NDArray[np.integer],
-    instances: NDArray[np.integer],
-    groups: Iterable[AnnotatedGroup],
-) -> Any:  # noqa: ANN401 - by task, see Returns
-    """Make the ground truth of a scene, for the scores of a task.
-
-    Args:
-        task: `semantic` or `instance`.
-        label_set: The label set of the predictions.
-        labels: Integers (V,), train ids; negative for none.
-        instances: Integers (V,), group of each vertex; -1 for none.
-        groups: The groups of the scene.
+def read_truth(scene: ProcessedScene, task: Task, label_set: LabelSet) -> Any:  # noqa: ANN401 - by task
+    """Return the ground truth of a scene, for the scores of a task.
 
     Returns:
-        The labels, or an `InstanceTruth`.
+        int64 (V,), train ids of a label set, -1 for none; or an `InstanceTruth`.
     """
     if task == "semantic":
-        return labels
-    classes = classes_of_instances(instances, groups, label_set)
-    return InstanceTruth(labels=classes, instances=instances)
+        raw_ids = getattr(scene, label_set.raw_ids_key)
+        return label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+    classes = classes_of_instances(scene.instances, scene.meta.groups, label_set)
+    return InstanceTruth(labels=classes, instances=scene.instances)
 
 
 def _make_row(task: Task, scene_id: str, split: str, table: ScoreTable) -> dict[str, Any]:

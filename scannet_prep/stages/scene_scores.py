@@ -14,7 +14,7 @@ import threading
 from scannet_prep.base.findings import Finding
 from scannet_prep.predictions.reader import Predictions
 from scannet_prep.release.scene import Split
-from scannet_prep.stages.evaluate import SCENE_SCORES, SCORES, make_truth
+from scannet_prep.stages.evaluate import SCENE_SCORES, SCORES, read_truth
 from scannet_prep.stages.viewing import Viewing, read_prediction
 
 _NAMES = {"semantic": "mIoU", "instance": "AP"}
@@ -88,12 +88,7 @@ class SceneScores:
         scene = self._viewing.read(scene_id)
         prediction = read_prediction(self._predictions, scene)
         label_set = prediction.label_set
-        raw_ids = getattr(scene, label_set.raw_ids_key)
-        labels = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
         scores = SCORES[task](label_set)
-        scores.add(
-            prediction.values,
-            make_truth(task, label_set, labels, scene.instances, scene.meta.groups),
-        )
+        scores.add(prediction.values, read_truth(scene, task, label_set))
         mean: float | None = scores.result().means["all"][SCENE_SCORES[task]]
         return mean

@@ -5,30 +5,32 @@ from __future__ import annotations
 import io
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError
-from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES, InstancePrediction
+from scannet_prep.evaluation.instance import MIN_VERTICES, InstancePrediction, counted_classes
 from scannet_prep.export.format import encode_lines
-from scannet_prep.predictions.ids import IdCounts, check_predicted_ids
-from scannet_prep.predictions.numberings import declared_numbering
-from scannet_prep.predictions.reader import Task, find_predictions
-from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.predictions.ids import IdCounts
+from scannet_prep.predictions.numberings import Task
+from scannet_prep.predictions.reader import find_predictions
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
+from scannet_prep.source.place import open_processed
+from scannet_prep.stages.selection import Selection
 
 LEFT_OUT_REASONS = {
     "other": "wall, floor, or none of the classes",
     "small": f"under {MIN_VERTICES} vertices",
     "score": "below --min-score",
 }
+_HINT_SCENES = "a submission needs all test scenes: process them with scannet-prep process"
 _HINT_MISSING = "predict these scenes, too: the server accepts only complete submissions"
 # A constant time, so that the same predictions give the same bytes.
 _FILE_TIME = (1980, 1, 1, 0, 0, 0)
@@ -86,7 +88,7 @@ def run(
         label_set: Label set of the predictions, or its name; None for the label set that the scenes
             were processed with.
         min_score: Smallest confidence of an instance; None to keep all instances.
-        is_forced: Accept ids that look wrong; see `check_predicted_ids`.
+        is_forced: Accept ids that look wrong; see `IdCounts.check`.
         progress: Progress display, advanced by each scene.
 
     Raises:
@@ -97,105 +99,65 @@ def run(
         OutputError: The zip file cannot be written.
     """
     progress = progress or Progress()
-    predictions = find_predictions(
-        folder, place, task=task, label_set=label_set, splits=[Split.TEST], hint=_HINT_MISSING
-    )
-    label_set = predictions.label_set
-    (dataset,) = predictions.datasets
-    dataset = dataset.subset(official_scenes(Split.TEST))
+    scenes = open_processed(place)
+    label_set = parse_label_set(label_set or scenes.options.label_set)
+    scene_ids = official_scenes(Split.TEST)
+    splits = {scene_id: scene.split for scene_id, scene in scenes.scenes.items()}
+    Selection((Split.TEST,), scene_ids).check_found(scenes.name, splits, _HINT_SCENES)
+    predictions = find_predictions(folder, task, label_set, scene_ids)
+    predictions.check_scenes(scene_ids, _HINT_MISSING)
 
     buffer = io.BytesIO()
     left_out: Counter[str] = Counter()
-    id_counts = IdCounts(label_set)
-    with progress.work("submit", len(dataset), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
-        for scene_id, vertex_count in zip(dataset.scene_ids, dataset.lengths.tolist(), strict=True):
+    id_counts = IdCounts(predictions)
+    with progress.work("submit", len(scene_ids), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
+        for scene_id in sorted(scene_ids):
+            vertex_count = scenes.scenes[scene_id].vertex_count
             prediction, ids = predictions.read(scene_id, vertex_count)
-            id_counts.add(ids)
+            id_counts.add(ids, prediction)
             if task == "semantic":
-                _add_file(archive, f"{scene_id}.txt", _encode_labels(prediction, label_set))
+                # The last entry is for -1.
+                raw_ids = np.array([*label_set.ids, 0])
+                files = {f"{scene_id}.txt": encode_lines(raw_ids[prediction])}
             else:
-                files = _encode_instances(
-                    prediction, scene_id, label_set, min_score=min_score, left_out=left_out
-                )
-                for name, data in files:
-                    _add_file(archive, name, data)
+                files = _encode_instances(prediction, scene_id, label_set, min_score, left_out)
+            for name, data in files.items():
+                info = zipfile.ZipInfo(name, _FILE_TIME)
+                info.compress_type = zipfile.ZIP_DEFLATED
+                info.external_attr = 0o644 << 16
+                archive.writestr(info, data)
             progress.advance()
     # Each scene has one file with its labels or its list of masks; all other files are masks.
-    mask_count = len(archive.filelist) - len(dataset)
+    mask_count = len(archive.filelist) - len(scene_ids)
 
-    is_raw = predictions.has_raw_ids
-    warning = check_predicted_ids(
-        id_counts,
-        folder,
-        task,
-        is_raw=is_raw,
-        has_truth=False,
-        is_submission=True,
-        is_forced=is_forced,
-    )
-    known_ids = declared_numbering(label_set, is_raw=is_raw).ids
+    warning = id_counts.check(folder, is_submission=True, is_forced=is_forced)
     if task == "instance" and not mask_count:
-        raise _no_masks_error(folder, left_out)
+        reasons = [f"{LEFT_OUT_REASONS[name]}: {count:,}" for name, count in left_out.items()]
+        problem = f"the zip file would have no mask (left out: {'; '.join(reasons) or 'none'})"
+        raise FileError(folder, problem, "labels are train ids from 0 in .npz, raw ids in .txt")
     write_atomically(path, [buffer.getbuffer()])
     return SubmissionReport(
         path=path,
         task=task,
         label_set=label_set.name,
-        scenes=len(dataset),
+        scenes=len(scene_ids),
         masks=mask_count,
         size_bytes=len(buffer.getbuffer()),
         unpacked_bytes=sum(info.file_size for info in archive.filelist),
-        unknown_ids={
-            number: count for number, count in id_counts.by_id().items() if number not in known_ids
-        },
+        unknown_ids=id_counts.find_unknown(),
         left_out=dict(left_out),
         warning=warning,
     )
-
-
-def _no_masks_error(folder: Path, left_out: Counter[str]) -> FileError:
-    """Make the error for a zip file without masks.
-
-    Args:
-        folder: The predictions.
-        left_out: Number of omitted instances, by reason; empty if no instance is predicted.
-    """
-    if not left_out:
-        return FileError(folder, "no instance is predicted in any scene")
-    reasons = "; ".join(f"{LEFT_OUT_REASONS[name]}: {count:,}" for name, count in left_out.items())
-    return FileError(
-        folder,
-        f"every predicted instance is left out; the zip file would have no mask ({reasons})",
-        "labels are train ids from 0 in .npz, and raw ids in .txt",
-    )
-
-
-def _add_file(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    info = zipfile.ZipInfo(name, _FILE_TIME)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = 0o644 << 16
-    archive.writestr(info, data)
-
-
-def _encode_labels(labels: NDArray[np.int64], label_set: LabelSet) -> bytes:
-    """Encode train ids (V,) as a text of raw ids, 0 for unlabeled."""
-    # The last entry is for -1.
-    raw_ids = np.array([*label_set.ids, 0])
-    return encode_lines(raw_ids[labels])
 
 
 def _encode_instances(
     prediction: InstancePrediction,
     scene_id: str,
     label_set: LabelSet,
-    *,
     min_score: float | None,
     left_out: Counter[str],
-) -> Iterator[tuple[str, bytes]]:
+) -> dict[str, bytes]:
     """Encode the predicted instances of a scene, except those for one of `LEFT_OUT_REASONS`.
-
-    Yields the name and content of each file: first the masks, in the order of the prediction, then
-    the list of their names, raw ids and confidences.
 
     Args:
         prediction: Arrays, as from `Predictions.read`.
@@ -203,18 +165,24 @@ def _encode_instances(
         label_set: Label set of the prediction.
         min_score: Smallest confidence; None to keep all instances.
         left_out: Incremented for each omitted instance, by reason.
+
+    Returns:
+        The content of each file by its name: first the masks, in the order of the prediction, then
+        the list of their names, raw ids and confidences.
     """
     masks, labels, scores = (np.asarray(array) for array in prediction)
-    lines: list[str] = []
+    counted = counted_classes(label_set)
+    files: dict[str, bytes] = {}
+    lines = ""
     for mask, label, score in zip(masks, labels.tolist(), scores.tolist(), strict=True):
-        if label < 0 or label_set.names[label] in NO_INSTANCES:
+        if label not in counted:
             left_out["other"] += 1
         elif np.count_nonzero(mask) < MIN_VERTICES:
             left_out["small"] += 1
         elif min_score is not None and score < min_score:
             left_out["score"] += 1
         else:
-            name = f"pred_mask/{scene_id}_{len(lines):03d}.txt"
-            lines.append(f"{name} {label_set.ids[label]} {score}\n")
-            yield name, encode_lines(mask.astype(np.uint8))
-    yield f"{scene_id}.txt", "".join(lines).encode()
+            name = f"pred_mask/{scene_id}_{len(files):03d}.txt"
+            files[name] = encode_lines(mask.astype(np.uint8))
+            lines += f"{name} {label_set.ids[label]} {score}\n"
+    return files | {f"{scene_id}.txt": lines.encode()}

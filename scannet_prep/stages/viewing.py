@@ -7,21 +7,20 @@ Viewing.load       read a scene, its predictions and its cameras, and check them
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scannet_prep.archive.sources import SUFFIX
-from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,
-    MissingFileError,
     UnknownSceneError,
     UsageError,
 )
 from scannet_prep.frames.folder import FrameFolder
-from scannet_prep.predictions.ids import IdCounts, check_predicted_ids, find_mask_classes
-from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
+from scannet_prep.predictions.ids import IdCounts
+from scannet_prep.predictions.numberings import Task
+from scannet_prep.predictions.reader import Predictions, find_predictions
 from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.processed.scene_problems import find_problems
@@ -181,13 +180,13 @@ def open_scenes(
         raise FileError(place.name, "holds no scenes")
     label_set = parse_label_set(label_set or place.options.label_set)
 
-    # The prediction files of each folder, by scene.
-    folders: dict[Path, dict[str, Path]] = {}
+    predictions: list[Predictions | None] = []
     scene_ids: list[str] = list(place.entries)
     for folder in (pred_dir, second_dir):
         if folder is not None:
-            folders[folder] = find_prediction_files(folder, task, place.entries)
-            scene_ids = [scene_id for scene_id in scene_ids if scene_id in folders[folder]]
+            found = find_predictions(folder, task, label_set, place.entries)
+            predictions.append(found)
+            scene_ids = [scene_id for scene_id in scene_ids if scene_id in found.paths]
     if words:
         scene_ids = _choose_scenes(words, place)
     elif len(scene_ids) > 1 and not takes_all:
@@ -196,21 +195,9 @@ def open_scenes(
             _HINT_SCENES,
         )
 
-    predictions: list[Predictions | None] = []
-    for folder, paths in folders.items():
+    for found in filter(None, predictions):
         # If no scene of the place has a prediction, all of them are missing.
-        _check_predictions(folder, paths, scene_ids or list(place.entries))
-        # Reading a prediction does not need `datasets`, `missing` and `left_out`.
-        predictions.append(
-            Predictions(
-                task=task,
-                label_set=label_set,
-                datasets=(),
-                paths=paths,
-                missing=(),
-                left_out=(),
-            )
-        )
+        found.check_scenes(scene_ids or list(place.entries), "name scenes that have one")
     frames = None if frames_dir is None else FrameFolder(frames_dir)
     first, second, *_ = [*predictions, None, None]
     return Viewing(
@@ -237,19 +224,9 @@ def read_prediction(predictions: Predictions, scene: ProcessedScene) -> Predicti
     values, ids = predictions.read(scene_id, len(scene.points))
     raw_ids = getattr(scene, label_set.raw_ids_key)
     true_labels = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
-    has_truth = bool((true_labels >= 0).any())
-    counts = IdCounts(label_set)
-    if has_truth and predictions.task == "instance":
-        counts.add(ids, find_mask_classes(values.masks, true_labels))
-    else:
-        counts.add(ids, true_labels if has_truth else None)
-    check_predicted_ids(
-        counts,
-        predictions.paths[scene_id],
-        predictions.task,
-        is_raw=predictions.has_raw_ids,
-        has_truth=has_truth,
-    )
+    counts = IdCounts(predictions)
+    counts.add(ids, values, true_labels)
+    counts.check(predictions.paths[scene_id])
     return Prediction(label_set, values)
 
 
@@ -321,20 +298,3 @@ def _choose_scenes(words: Sequence[str], place: ProcessedScenes) -> list[str]:
 def _is_place(word: str) -> bool:
     """Whether a word names a folder or an archive."""
     return "://" in word or word.endswith(SUFFIX) or Path(word).is_dir()
-
-
-def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Sequence[str]) -> None:
-    """Check that all scenes have a prediction.
-
-    Raises:
-        MissingFileError: Some scenes have no prediction.
-    """
-    missing = sorted(set(scene_ids) - paths.keys())
-    if missing:
-        total = count_of(len(scene_ids), "scene")
-        counts = f"{len(missing):,} of {total}"
-        raise MissingFileError(
-            pred_dir,
-            f"has no predictions of {counts}: {list_some(missing)}",
-            "name scenes that have one",
-        )
