@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     )
     if report.warning:
         console.warn(f"warning: {report.warning}")
-    elif report.unknown_ids:
+    elif report.unknown_ids and report.task == "semantic":
         count = sum(report.unknown_ids.values())
         console.warn(f"warning: {count_of(count, 'vertex', 'vertices')} without a class")
     return Outcome(report, _describe(report))
