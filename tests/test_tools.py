@@ -1,59 +1,34 @@
 """The scripts in tools/: for command lines of ScanNet and OctFormer, benchmark, environment."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json
 import os
 import re
 import runpy
-import shlex
 import shutil
 import sys
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PYTHON, Outcome, digests, run_main, run_words
+from commands import PYTHON, digests, run_main, run_words
 from downloads import SCENES, fetched
-from release_server import ROOT, ReleaseServer
+from release_server import ROOT
 
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 
 TOOLS_DIR = Path(__file__).resolve().parent.parent / "tools"
 TRAIN, VAL, TEST = SCENES
-# Constants of each part of the benchmark, with small values.
-PARTS: dict[str, dict[str, int]] = {
-    "process": {"_LARGEST_VERTEX_COUNT": 1_000},
-    "export": {},
-    "download": {"_SMALL_SCENE_COUNT": 2, "_REJECTED_SCENE_COUNT": 1},
-    "pack": {"_TOTAL_BYTES": 200_000, "_READS": 2, "_REPEAT": 1},
-    "loader": {"_EPOCHS": 1, "_MANY_SCENES": 100},
-    "superpoints": {"_LARGEST_VERTEX_COUNT": 1_000},
-    "frames": {"_FRAME_COUNT": 4, "_DIFFERENT_FRAMES": 1},
-    "page": {},
-}
-RUN_PART = """
-import importlib, json, pathlib, sys
-from benchmark.settings import Settings
-part = importlib.import_module(f"benchmark.{sys.argv[1]}")
-for name, value in json.loads(sys.argv[2]).items():
-    assert hasattr(part, name), name
-    setattr(part, name, value)
-folder = pathlib.Path("scenes").absolute()
-settings = Settings(folder, scene_count=2, vertex_count=1000, repeat=1, reference_count=1, seed=0)
-print(part.describe(part.measure(settings)))
-"""
+TOOL_PATH = os.environ | {"PYTHONPATH": f"{TOOLS_DIR}{os.pathsep}{TOOLS_DIR.parent}"}
 
 
-def run_tool(name: str, *words: str | Path, cwd: Path, base_url: str = "") -> Outcome:
+def run_tool(name, *words, cwd, base_url=""):
     """Run a script in this process, with the terms accepted."""
 
-    def run(argv: list[str]) -> int:
+    def run(argv):
         patch.setattr(sys, "argv", [name, *argv])
         runpy.run_path(str(TOOLS_DIR / name), run_name="__main__")
         return 0
@@ -72,54 +47,47 @@ TASK_NAMES = [
 ]
 
 
-def add_task_files(server: ReleaseServer) -> None:
+def test_official_command_lines_fetch_the_same_files(server, tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("scenes.txt", "scene0191_00\n")
     for name in TASK_NAMES:
         server.files[f"{ROOT}v2/tasks/{name}"] = buffer.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("words", "paths"),
-    [
-        (f"--type _vh_clean_2.ply --id {VAL}", [f"scans/{VAL}/{VAL}_vh_clean_2.ply"]),
-        (f"--type .txt --id {TEST} --skip_existing", [f"scans_test/{TEST}/{TEST}.txt"]),
-        (f"--type .txt --test_scans --scenes {TEST}", [f"scans_test/{TEST}/{TEST}.txt"]),
-        ("--label_map", ["scannetv2-labels.combined.tsv"]),
-        ("--data_efficient", [f"tasks/{name}" for name in TASK_NAMES]),
-    ],
-)
-def test_official_command_line_fetches_same_files(
-    server: ReleaseServer, tmp_path: Path, words: str, paths: list[str]
-) -> None:
-    add_task_files(server)
     served = digests(server.root)
-    line = ("-o", "./raw", *words.split())
+    lines = {
+        f"--type _vh_clean_2.ply --id {VAL}": [f"scans/{VAL}/{VAL}_vh_clean_2.ply"],
+        f"--type .txt --id {TEST} --skip_existing": [f"scans_test/{TEST}/{TEST}.txt"],
+        f"--type .txt --test_scans --scenes {TEST}": [f"scans_test/{TEST}/{TEST}.txt"],
+        "--label_map": ["scannetv2-labels.combined.tsv"],
+        "--data_efficient": [f"tasks/{name}" for name in TASK_NAMES],
+    }
 
-    outcome = run_tool("download-scannet.py", *line, cwd=tmp_path, base_url=server.base_url)
+    for number, (line, paths) in enumerate(lines.items()):
+        words = ("-o", f"./{number}", *line.split())
+        outcome = run_tool("download-scannet.py", *words, cwd=tmp_path, base_url=server.base_url)
 
-    assert outcome.status == 0, outcome.stderr
-    assert outcome.stderr.startswith("this is: scannet-prep download -o ./raw --")
-    files = fetched(tmp_path / "raw")
-    assert [*files] == paths
-    for path, digest in files.items():
-        if path in served:  # task files are served from memory
-            assert digest == served[path]
+        assert outcome.status == 0, outcome.stderr
+        assert outcome.stderr.startswith(f"this is: scannet-prep download -o ./{number} --")
+        files = fetched(tmp_path / str(number))
+        assert [*files] == paths
+        for path, digest in files.items():
+            if path in served:  # task files are served from memory
+                assert digest == served[path]
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("name", "words", "problem"),
     [
-        ("--v1", "--v1: the labels of version 1"),
-        ("--type .stl", "invalid choice: '.stl'"),
-        ("--types .txt", "--type"),
+        ("download-scannet.py", "-o raw --v1", "--v1: the files of version 1"),
+        ("download-scannet.py", "-o raw --type .stl", "invalid choice: '.stl'"),
+        ("download-scannet.py", "-o raw --types .txt", "here it is --type"),
+        ("seg_scannet.py", "--run process_scannet -oother", "is --path_out here"),
+        ("seg_scannet.py", "--run generate_output_seg", "needs --filelist"),
+        ("seg_scannet.py", "--run calc_iou --jobs 2", "unknown: ['--jobs', '2']"),
     ],
 )
-def test_official_command_line_for_other_files_is_refused(
-    tmp_path: Path, words: str, problem: str
-) -> None:
-    outcome = run_tool("download-scannet.py", "-o", "raw", *words.split(), cwd=tmp_path)
+def test_options_that_would_be_misread_are_refused(tmp_path, name, words, problem):
+    outcome = run_tool(name, *words.split(), cwd=tmp_path)
 
     assert outcome.status == 2
     assert problem in outcome.stderr
@@ -129,299 +97,138 @@ def test_official_command_line_for_other_files_is_refused(
 PROCESS = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out")
 
 
-@pytest.fixture(scope="module")
-def workspace(release_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the release, whose train scene has no files but meshes and labels.
-
-    OctFormer does not need the others for its 20 classes.
-    """
-    folder = tmp_path_factory.mktemp("octformer")
-    shutil.copytree(release_dir, folder / "data/ScanNet")
-    for path in (folder / "data/ScanNet").rglob("*"):
+def test_octformers_command_lines_process_20_classes(release_dir, tmp_path):
+    shutil.copytree(release_dir, tmp_path / "data/ScanNet")
+    # OctFormer does not need these files for its 20 classes.
+    for path in (tmp_path / "data/ScanNet").rglob("*"):
         if path.name.endswith((".segs.json", ".aggregation.json", ".txt")) and TRAIN in path.name:
             path.unlink()
-    return folder
+    root = tmp_path / "data/scannet.npz"
 
+    dry = run_tool("seg_scannet.py", *PROCESS, "data/dry.npz", "--dry-run", cwd=tmp_path)
+    first = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=tmp_path)
+    before = digests(root)
+    again = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=tmp_path)
+    words = (*PROCESS, "data/scannet.npz", "--align_axis")
+    other = run_tool("seg_scannet.py", *words, cwd=tmp_path)
 
-@pytest.fixture(scope="module")
-def octformer(workspace: Path) -> tuple[Path, Outcome]:
-    """The folder that `process_scannet` made for 20 classes, and its outcome."""
-    outcome = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=workspace)
-    return workspace / "data/scannet.npz", outcome
-
-
-def test_process_scannet_prints_its_commands(octformer: tuple[Path, Outcome]) -> None:
-    _, outcome = octformer
-
-    assert outcome.status == 0, outcome.stderr
-    assert "this is: scannet-prep process data/ScanNet" in outcome.stderr
+    assert (dry.status, first.status, again.status, other.status) == (0, 0, 0, 2), first.stderr
+    assert not (tmp_path / "data/dry.npz").exists()
+    assert "this is: scannet-prep process data/ScanNet" in first.stderr
     export = "this is: scannet-prep export data/scannet.npz/processed --format octformer"
-    assert export in outcome.stderr
-
-
-@pytest.mark.parametrize(("split", "scene_id"), [("train", TRAIN), ("val", VAL)])
-def test_process_scannet_writes_file_lists(
-    octformer: tuple[Path, Outcome], split: str, scene_id: str
-) -> None:
-    root, _ = octformer
-
-    assert (root / f"scannetv2_{split}_npz.txt").read_text() == f"{scene_id}.npz\n"
-
-
-def test_process_scannet_writes_20_classes_in_scan_frame(octformer: tuple[Path, Outcome]) -> None:
-    root, _ = octformer
+    assert export in first.stderr
+    for split, scene_id in (("train", TRAIN), ("val", VAL)):
+        assert (root / f"scannetv2_{split}_npz.txt").read_text() == f"{scene_id}.npz\n"
     scene = read_processed(root / f"processed/train/{TRAIN}.npz")
-
     with np.load(root / f"train/{TRAIN}.npz") as content:
         labels = content["labels"]
-
     assert np.array_equal(labels, SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
     assert not scene.meta.options.align_axis
-
-
-def test_process_scannet_exports_the_processed_scenes(octformer: tuple[Path, Outcome]) -> None:
-    root, _ = octformer
-    path = root / f"processed/train/{TRAIN}.npz"
-
-    assert (root / f"train/{TRAIN}.npz").read_bytes() == path.read_bytes()
-
-
-def test_process_scannet_that_runs_again_makes_nothing(
-    octformer: tuple[Path, Outcome], workspace: Path
-) -> None:
-    outcome = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=workspace)
-
-    assert outcome.status == 0, outcome.stderr
-    assert outcome.stdout.count("0 made, 3 kept") == 2
-
-
-def test_process_scannet_refuses_other_options_for_the_same_folder(
-    octformer: tuple[Path, Outcome], workspace: Path
-) -> None:
-    root, _ = octformer
-    before = digests(root)
-
-    words = (*PROCESS, "data/scannet.npz", "--align_axis")
-    outcome = run_tool("seg_scannet.py", *words, cwd=workspace)
-
-    assert outcome.status == 2
-    assert "was made with" in outcome.stderr
+    assert again.stdout.count("0 made, 3 kept") == 2
+    assert "was made with" in other.stderr
     assert digests(root) == before
 
 
-def test_process_scannet_writes_nothing_in_dry_run(workspace: Path) -> None:
-    words = (*PROCESS, "data/dry.npz", "--dry-run")
-    outcome = run_tool("seg_scannet.py", *words, cwd=workspace)
-
-    assert outcome.status == 0, outcome.stderr
-    assert "error" not in outcome.stderr
-    assert not (workspace / "data/dry.npz").exists()
-
-
-@pytest.mark.parametrize("words", [("-o", "other"), ("-oother",), ("--output=other",)])
-def test_process_scannet_refuses_output_option_of_scannet_prep(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    outcome = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=tmp_path)
-
-    assert outcome.status == 2
-    assert f"{words[0]}: the folder for the output is --path_out here" in outcome.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Predictions of OctFormer for one scene of 200 classes, all of them right.
-
-    Attributes:
-        workspace: Folder in which the commands ran.
-        truth_dir: Folder of the true raw ids.
-        truth: The true raw ids (V,).
-        outcome: Outcome of `generate_output_seg`.
-    """
-
-    workspace: Path
-    truth_dir: Path
-    truth: np.ndarray
-    outcome: Outcome
-
-
-@pytest.fixture(scope="module")
-def predicted(workspace: Path) -> Predicted:
+def test_octformers_command_lines_score_its_predictions(release_dir, tmp_path):
+    shutil.copytree(release_dir, tmp_path / "data/ScanNet")
     words = (*PROCESS, "data/scannet200.npz", "--align_axis", "--scannet200", "--scenes", VAL)
-    assert run_tool("seg_scannet.py", *words, cwd=workspace).status == 0
-    truth_dir = workspace / "data/scannet200.npz/train"
+    assert run_tool("seg_scannet.py", *words, cwd=tmp_path).status == 0
+    truth_dir = tmp_path / "data/scannet200.npz/train"
     truth = np.loadtxt(truth_dir / f"{VAL}.txt", dtype=int)
     # Scores (V, 201): 1 for the true class, whose column is its train id + 1.
     scores = np.zeros((len(truth), 201), np.float32)
     columns = SCANNET200.train_ids_from_raw_ids(truth, -1) + 1
     scores[np.arange(len(truth)), columns] = 1
-    # The scene in two parts, numbered with one digit and with two.
-    (workspace / "eval").mkdir()
-    names = [f"{VAL}.chunk_9", f"{VAL}.chunk_10"]
-    for index, name in enumerate(names):
-        mask = np.arange(len(truth)) % 2 == index
-        np.save(workspace / f"{name}.mask.npy", mask)
-        np.savez(workspace / f"eval/{name}.eval.npz", prob=scores[mask])
-    (workspace / "list.txt").write_text("".join(f"{name}.npz\n" for name in names))
+    path = tmp_path / f"eval/{VAL}.eval.npz"
+    path.parent.mkdir()
+    np.savez(path, prob=scores)
+    (tmp_path / "list.txt").write_text(f"{VAL}.npz\n")
+    generate = ["--run", "generate_output_seg", "--path_pred", "eval", "--path_in", "."]
+    generate += ["--path_out", "seg", "--filelist", "list.txt", "--scannet200"]
+    score = ["--run", "calc_iou", "--path_in", truth_dir, "--path_pred", "seg", "--scannet200"]
 
-    outcome = run_tool(
-        "seg_scannet.py",
-        *("--run", "generate_output_seg", "--path_pred", "eval", "--path_in", "."),
-        *("--path_out", "seg", "--filelist", "list.txt", "--scannet200"),
-        cwd=workspace,
-    )
-    return Predicted(workspace, truth_dir, truth, outcome)
+    generated = run_tool("seg_scannet.py", *generate, cwd=tmp_path)
+    raw_ids = np.loadtxt(tmp_path / f"seg/{VAL}.txt", dtype=int)
+    perfect = run_tool("seg_scannet.py", *score, cwd=tmp_path)
+    # Every second vertex of one class is predicted as another class.
+    first = next(raw_id for raw_id in SCANNET200.ids if raw_id in truth)
+    count = np.count_nonzero(truth == first)
+    wrong = np.flatnonzero(truth == first)[::2]
+    raw_ids[wrong] = SCANNET200.ids[-1]
+    np.savetxt(tmp_path / f"seg/{VAL}.txt", raw_ids, "%d")
+    worse = run_tool("seg_scannet.py", *score, cwd=tmp_path)
+    (tmp_path / f"seg/{VAL}.txt").write_text("1\n2\n")
+    short = run_tool("seg_scannet.py", *score, cwd=tmp_path)
+    np.savez(path, prob=scores[:, :21])
+    narrow = run_tool("seg_scannet.py", *generate, cwd=tmp_path)
+    path.unlink()
+    missing = run_tool("seg_scannet.py", *generate, cwd=tmp_path)
 
-
-def test_generate_output_seg_joins_parts_and_writes_raw_ids(predicted: Predicted) -> None:
-    assert predicted.outcome.status == 0, predicted.outcome.stderr
-    raw_ids = np.loadtxt(predicted.workspace / f"seg/{VAL}.txt", dtype=int)
-    assert np.array_equal(raw_ids, predicted.truth)
-
-
-def test_generate_output_seg_prints_similar_command(predicted: Predicted) -> None:
-    command = "submit -o submission.zip eval --gt processed --label-set scannet200"
-
-    assert f"like: scannet-prep {command}\n" in predicted.outcome.stderr
-
-
-@pytest.fixture
-def iou_outcome(predicted: Predicted) -> Outcome:
-    words = ("--run", "calc_iou", "--path_in", predicted.truth_dir, "--path_pred", "seg")
-    return run_tool("seg_scannet.py", *words, "--scannet200", cwd=predicted.workspace)
-
-
-def test_calc_iou_prints_mean_iou_and_accuracy(predicted: Predicted, iou_outcome: Outcome) -> None:
-    class_count = len(set(predicted.truth.tolist()) - {0})
-
-    assert iou_outcome.status == 0, iou_outcome.stderr
-    assert f"{'mean IoU':<24}{class_count / 200:8.4f}" in iou_outcome.stdout
-    assert f"{'accuracy':<24}{1:8.4f}" in iou_outcome.stdout
+    assert generated.status == 0, generated.stderr
+    class_count = len(set(truth.tolist()) & set(SCANNET200.ids))
+    assert f"{'mean IoU':<24}{class_count / 200:8.4f}" in perfect.stdout
+    assert f"{'accuracy':<24}{1:8.4f}" in perfect.stdout
+    name = SCANNET200.names[SCANNET200.ids.index(first)]
+    assert f"{name:<24}{(count - len(wrong)) / count:8.4f}" in worse.stdout
+    labeled = np.isin(truth, SCANNET200.ids).sum()
+    assert f"{'accuracy':<24}{(labeled - len(wrong)) / labeled:8.4f}" in worse.stdout
+    assert (short.status, narrow.status, missing.status) == (1, 1, 1)
+    assert f"{VAL}.txt: 2 ids, expected {len(truth):,}" in short.stderr
+    assert "expected (V, 201)" in narrow.stderr
+    assert f"{VAL}.eval.npz" in missing.stderr
 
 
-def test_calc_iou_warns_of_scenes_without_a_prediction(iou_outcome: Outcome) -> None:
-    assert "311 of the scenes of val have no prediction" in iou_outcome.stderr
-
-
-def test_calc_iou_prints_similar_command_with_same_result(
-    predicted: Predicted, iou_outcome: Outcome
-) -> None:
-    class_count = len(set(predicted.truth.tolist()) - {0})
-    first_line = iou_outcome.stderr.splitlines()[0]
-    words = shlex.split(first_line.removeprefix("much like: scannet-prep "))
-    # Its folders are relative to the workspace.
-    words[1] = str(predicted.workspace / words[1])
-    gt_index = words.index("--gt") + 1
-    words[gt_index] = str(predicted.workspace / words[gt_index])
-
-    scores = run_main(*words, "--json").json["scores"]
-
-    assert words[0] == "evaluate"
-    assert f"{scores['means']['all']['over_all']:.4f}" == f"{class_count / 200:.4f}"
-
-
-@pytest.fixture
-def damaged_dir(tmp_path: Path) -> Path:
-    """A folder with damaged predictions, and lists that name them."""
-    chunk = f"{VAL}.chunk_0"
-    (tmp_path / "list.txt").write_text(f"{chunk}.npz\n")
-    np.savez(tmp_path / f"{chunk}.eval.npz", prob=np.zeros((10, 21)))
-    np.save(tmp_path / f"{chunk}.mask.npy", np.ones(50, bool))
-    np.savez(tmp_path / "cut.eval.npz", prob=np.zeros((10, 21)))
-    os.truncate(tmp_path / "cut.eval.npz", 500)
-    (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "absent.txt").write_text("absent.npz\n")
-    (tmp_path / "cut.txt").write_text("cut.npz\n")
-    (tmp_path / "scene0011_00.txt").write_text("1\n2\n")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ("--run process_scannet --suffix_out .ply", "scannet-prep export --format ply"),
-        ("--run calc_iou", "needs --path_pred"),
-    ],
-)
-def test_wrong_options_of_octformers_tool_exit_with_2(
-    tmp_path: Path, words: str, problem: str
-) -> None:
-    outcome = run_tool("seg_scannet.py", *words.split(), cwd=tmp_path)
-
-    assert outcome.status == 2
-    assert problem in outcome.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ("--run process_scannet --path_in nowhere", "nowhere"),
-        ("--run calc_iou --path_pred .", "scene0011_00"),
-    ],
-)
-def test_damaged_input_of_octformers_tool_is_named(
-    damaged_dir: Path, words: str, problem: str
-) -> None:
-    outcome = run_tool("seg_scannet.py", *words.split(), cwd=damaged_dir)
-
-    assert outcome.status == 1
-    assert problem in outcome.stderr
-
-
-@pytest.mark.parametrize(
-    ("list_name", "problem"),
-    [
-        ("empty.txt", "empty.txt: names no scene"),
-        ("absent.txt", "absent.eval.npz: no such file"),
-        ("cut.txt", "cut.eval.npz: cannot be read as .npz"),
-        ("list.txt", f"{VAL}.chunk_0.mask.npy: has 50 of 50 vertices, expected 10 of 50"),
-    ],
-)
-def test_damaged_prediction_of_octformer_is_named(
-    damaged_dir: Path, list_name: str, problem: str
-) -> None:
-    words = ("--run", "generate_output_seg", "--path_pred", ".", "--path_in", ".")
-    options = ("--path_out", "seg", "--filelist", list_name)
-
-    outcome = run_tool("seg_scannet.py", *words, *options, cwd=damaged_dir)
-
-    assert outcome.status == 1
-    assert problem in outcome.stderr
-
-
-def test_page_cites_every_part_of_the_benchmark() -> None:
-    page = (TOOLS_DIR.parent / "docs/performance.md").read_text()
-
-    assert set(re.findall(r"`tools/bench (\w+)", page)) == set(PARTS)
-
-
-def test_help_of_benchmark_lists_its_parts() -> None:
-    outcome = run_words(PYTHON, "-m", "benchmark", "--help", cwd=TOOLS_DIR)
-
-    assert f"PART {', '.join(PARTS)}; all by default" in " ".join(outcome.stdout.split())
+# Constants of each part of the benchmark, with small values.
+PARTS = {
+    "process": {"_LARGEST_VERTEX_COUNT": 1_000, "_SPLITS": ("test",)},
+    "export": {"_COMMANDS": ("octformer",)},
+    "download": {"_DELAYS_S": (0.0,), "_REJECTIONS": ((0.3, "503"), (0.3, "429:1"))},
+    "pack": {"_READS": 2},
+    "loader": {"_EPOCHS": 1, "_SCENES": 100},
+    "superpoints": {"_LARGEST_VERTEX_COUNT": 1_000},
+    "frames": {"_FRAME_COUNT": 4, "_VERTEX_COUNT": 1_000},
+    "page": {},
+}
+RUN_PART = """
+import importlib, json, pathlib, sys
+part = importlib.import_module(f"benchmark.{sys.argv[1]}")
+for name, value in json.loads(sys.argv[2]).items():
+    assert hasattr(part, name), name
+    setattr(part, name, value)
+for title, figure in part.measure(pathlib.Path.cwd(), 2, 1000, 1):
+    print(title, figure, sep=": ")
+"""
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(PARTS.keys() - {"loader", "pack", "page"}),
+        *sorted(PARTS.keys() - {"loader", "page"}),
         pytest.param("loader", marks=pytest.mark.extra("torch")),
-        pytest.param("pack", marks=pytest.mark.extra("zstd")),
         pytest.param("page", marks=pytest.mark.extra("chromium", "playwright")),
     ],
 )
-def test_part_of_benchmark_prints_a_table(tmp_path: Path, name: str) -> None:
-    environment = os.environ | {"PYTHONPATH": f"{TOOLS_DIR}{os.pathsep}{TOOLS_DIR.parent}"}
-    constants = json.dumps(PARTS[name])
+def test_each_part_of_the_benchmark_prints_figures(tmp_path, name):
+    words = [PYTHON, "-c", RUN_PART, name, json.dumps(PARTS[name])]
 
-    outcome = run_words(PYTHON, "-c", RUN_PART, name, constants, cwd=tmp_path, env=environment)
+    outcome = run_words(*words, cwd=tmp_path, env=TOOL_PATH)
 
     assert outcome.status == 0, outcome.stderr
-    assert outcome.stdout.startswith(f"{name}: ")
+    lines = outcome.stdout.splitlines()
+    assert len(lines) >= 1
+    assert all(re.search(r": .*\d", line) for line in lines), lines
 
 
-def run_bash(script: str, **environment: str | Path) -> Outcome:
+def test_page_and_help_name_every_part_of_the_benchmark():
+    page = (TOOLS_DIR.parent / "docs/performance.md").read_text()
+
+    outcome = run_words(PYTHON, "-m", "benchmark", "--help", env=TOOL_PATH)
+
+    assert set(re.findall(r"`tools/bench (\w+)", page)) == set(PARTS)
+    assert ", ".join(PARTS) in " ".join(outcome.stdout.split())
+
+
+def run_bash(script, **environment):
     """Run a script that has loaded environment.sh, with these variables added to ours."""
     variables = dict(os.environ)
     variables.pop("PYTHON", None)
@@ -431,14 +238,14 @@ def run_bash(script: str, **environment: str | Path) -> Outcome:
     return run_words("bash", "-euc", script, env=variables)
 
 
-def write_fake_python(path: Path, version: str) -> None:
+def write_fake_python(path, version):
     """Write a program that passes for a Python of this version with pip."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
     path.chmod(0o755)
 
 
-def test_environment_of_another_python_version_is_refused(tmp_path: Path) -> None:
+def test_environment_of_another_python_version_is_refused(tmp_path):
     python = tmp_path / "python3.13"
     folder = tmp_path / "a b"
     write_fake_python(python, "3.13")
@@ -454,7 +261,7 @@ def test_environment_of_another_python_version_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("python", ["/bin/false", "no-such-python"])
-def test_unusable_python_is_refused_and_makes_no_environment(tmp_path: Path, python: str) -> None:
+def test_unusable_python_is_refused_and_makes_no_environment(tmp_path, python):
     folder = tmp_path / "venv"
 
     outcome = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
@@ -464,13 +271,13 @@ def test_unusable_python_is_refused_and_makes_no_environment(tmp_path: Path, pyt
     assert not folder.exists()
 
 
-def test_active_environment_is_not_used(tmp_path: Path) -> None:
+def test_active_environment_is_not_used(tmp_path):
     outcome = run_bash("echo $python", VIRTUAL_ENV=tmp_path)
 
     assert outcome.stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
 
 
-def test_folder_that_is_not_an_environment_is_refused_and_unchanged(tmp_path: Path) -> None:
+def test_folder_that_is_not_an_environment_is_refused_and_unchanged(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
 
     outcome = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)

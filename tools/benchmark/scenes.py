@@ -5,13 +5,12 @@ The order decides how fast normals are computed and how well segment indices com
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
+from usage import run_ours
 
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
@@ -22,37 +21,36 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_DONE_NAME = "bench.json"
-
 # Measured on meshes of the release: vertices come in chunks of about a metre, and within a chunk
 # in runs of two or three. In edges of the mesh.
 _CHUNK_EDGES = 24.0
 _BLOCK_EDGES = 2.0
 
 
-def make_scenes(raw_dir: Path, count: int, vertex_count: int, seed: int) -> list[str]:
-    """Write scenes of the train split, unless the folder already contains exactly these.
-
-    Returns:
-        The scene ids.
-    """
+def make_scenes(raw_dir: Path, count: int, vertex_count: int) -> list[str]:
+    """Write scenes of the train split, unless they are there, and return their ids."""
     scene_ids = [str(scene_id) for scene_id in official_scenes(Split.TRAIN)[:count]]
-    content = json.dumps({"scenes": scene_ids, "vertices": vertex_count, "seed": seed})
-    done_path = raw_dir / _DONE_NAME
-    if done_path.exists() and done_path.read_text(encoding="ascii") == content:
-        return scene_ids
-    shutil.rmtree(raw_dir, ignore_errors=True)
     for scene_id in scene_ids:
-        scene = make_scene(scene_id, vertices=vertex_count, seed=seed)
-        write_scene(order_like_release(scene), raw_dir)
+        if not (raw_dir / "scans" / scene_id).exists():
+            write_scene(order_like_release(make_scene(scene_id, vertices=vertex_count)), raw_dir)
     write_label_map(raw_dir)
-    done_path.write_text(content, encoding="ascii")
+    return scene_ids
+
+
+def make_processed(folder: Path, count: int, vertex_count: int, *options: str) -> list[str]:
+    """Process scenes into `folder/processed`, aligned and with ScanNet200; return their ids."""
+    scene_ids = make_scenes(folder / "raw", count, vertex_count)
+    words = ["process", folder / "raw", "-o", folder / "processed", "--scannet200", "--align-axis"]
+    run_ours(*words, *options)
     return scene_ids
 
 
 def order_like_release(scene: SyntheticScene) -> SyntheticScene:
     """Reorder vertices and faces of a scene as in the release."""
-    order = _find_order(scene.positions, _measure_edge_length(scene))
+    edges = scene.positions[scene.faces[:, 0]] - scene.positions[scene.faces[:, 1]]
+    # A short edge, in metres: three quarters of the edges are longer.
+    edge_length = float(np.percentile(np.sqrt((edges**2).sum(axis=1)), 25))
+    order = _find_order(scene.positions, edge_length)
     new_indices = np.empty(len(order), np.int32)
     new_indices[order] = np.arange(len(order), dtype=np.int32)
 
@@ -70,12 +68,6 @@ def order_like_release(scene: SyntheticScene) -> SyntheticScene:
         segment_ids=new_indices[scene.segment_ids[order]],
         groups=tuple(groups),
     )
-
-
-def _measure_edge_length(scene: SyntheticScene) -> float:
-    """Measure the length of a short edge, in metres: three quarters of the edges are longer."""
-    edges = scene.positions[scene.faces[:, 0]] - scene.positions[scene.faces[:, 1]]
-    return float(np.percentile(np.sqrt((edges**2).sum(axis=1)), 25))
 
 
 def _find_order(positions: NDArray[np.float32], edge_length: float) -> NDArray[np.int64]:
