@@ -106,8 +106,7 @@ def forge(groups, kind="raw", **facts):
     for scene_id, files in groups:
         content = files if isinstance(files, bytes) else encode_members(files)
         frames.append(compress(content, 1))
-        facts_of_scene = {"split": "train", "vertex_count": 0, "size_bytes": len(content)}
-        entries.append({"scene_id": scene_id} | facts_of_scene)
+        entries.append({"scene_id": scene_id, "split": "train", "size_bytes": len(content)})
     return join_frames(frames, {"kind": kind, "scenes": entries[1:], "version": 1} | facts)
 
 

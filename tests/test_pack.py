@@ -17,6 +17,7 @@ from scannet_prep import ScanNet
 from scannet_prep.archive.format import Archive
 from scannet_prep.archive.sources import FileSource
 from scannet_prep.base.lock import run_lock
+from scannet_prep.source.place import open_place
 
 
 @pytest.mark.parametrize("kind", ["processed", "raw"])
@@ -99,9 +100,9 @@ def test_scenes_that_failed_in_processing_are_listed_with_status_3(raw_dir, tmp_
     outcome = run_main("pack", tmp_path / "out", "-o", tmp_path / "a.tar.zst")
     assert outcome.status == 3
     assert f"{VAL}" in outcome.stderr
-    archive = Archive(FileSource(tmp_path / "a.tar.zst"))
-    assert list(archive.index.failures) == [VAL]
-    assert "aggregation.json" in archive.index.failures[VAL]
+    place = open_place(tmp_path / "a.tar.zst")
+    assert list(place.failures) == [VAL]
+    assert "aggregation.json" in place.failures[VAL]
 
 
 def add_unfinished(out_dir):
@@ -139,7 +140,7 @@ REFUSALS = {
     "named pipe": ("raw", write_fifo, "fifo: is a named pipe"),
     "dangling link": ("raw", write_dangling, ".sens: is a link that leads nowhere"),
     "large file": ("raw", write_large, f"{TRAIN}.sens: has 1,073,741,825 bytes"),
-    "case variants": ("raw", write_case_variants, "two of its files have the same name"),
+    "case variants": ("raw", write_case_variants, "has the name of another file"),
 }
 
 

@@ -37,7 +37,6 @@ from scannet_prep.release.files import (
     SEGMENTATION_KINDS,
     SEGMENTS,
 )
-from scannet_prep.source.place import open_place
 from scannet_prep.synthetic import make_scene, write_release, write_scene
 
 WEB_PAGE = "<html><body>404</body></html>"
@@ -123,7 +122,9 @@ RAW_DAMAGES = [
     *((kind, halve, "truncated|JSON") for kind in (MESH, LABELS_MESH, SEGMENTS, AGGREGATION)),
     *((kind, write(""), "empty") for kind in SEGMENTATION_KINDS),
     *((kind, write(WEB_PAGE), "page") for kind in SEGMENTATION_KINDS),
-    *((kind, os.unlink, "no such file") for kind in (MESH, SEGMENTS, AGGREGATION, INFO)),
+    *((kind, os.unlink, "no such file") for kind in (MESH, SEGMENTS)),
+    (AGGREGATION, os.unlink, "no aggregation on disk"),
+    (INFO, os.unlink, r"no \.txt on disk"),
     (MESH, link_to_labels_mesh, r"labels\.ply under the name of the mesh"),
     (None, replace_by_link, "link that leads nowhere"),
     (None, replace_by_pipe, "is not a folder"),
@@ -170,7 +171,7 @@ def test_each_damage_to_a_raw_scene_is_one_finding_about_it(tmp_path):
         assert re.search(pattern, message), (pattern, message)
         expected_files = {name, f"{name}{(kind or MESH).suffix}"}
         assert file.rpartition("/")[2] in expected_files | {f"{name}{LABELS_MESH.suffix}"}
-    assert rows[TEST] == [("error", relative(TEST, INFO.suffix), "no such file")]
+    assert rows[TEST] == [("error", f"scans_test/{TEST}", "no .txt on disk")]
     assert rows[VAL] == []
 
 
@@ -212,8 +213,9 @@ def test_intact_tree_has_no_findings_whatever_lies_beside_its_files(raw_dir):
     assert verify(raw_dir / "scans")[0].json["scenes"] == 2
     # Without the right groups, those of another mesh are of no use.
     raw_file(raw_dir, AGGREGATION.suffix).unlink()
-    outcome, [(_, _, file, _)] = verify(raw_dir)
-    assert (outcome.status, file) == (3, relative(TRAIN, AGGREGATION.suffix))
+    outcome, [(_, _, file, message)] = verify(raw_dir)
+    assert (outcome.status, file) == (3, relative(TRAIN, "_vh_clean.aggregation.json"))
+    assert "is for the high-resolution mesh" in message
 
 
 def test_files_are_compared_with_scannet_lock_and_large_ones_are_read(tmp_path):
@@ -225,7 +227,7 @@ def test_files_are_compared_with_scannet_lock_and_large_ones_are_read(tmp_path):
         relative(TEST, "_2d-label-filt.zip"): (DAMAGED_LABELS, "'label-filt/1.png' in it"),
         relative(TEST, "_vh_clean.ply"): (b"ply", ""),
         frames_name: (DAMAGED_LABELS, "'label-filt/1.png' in it is damaged"),
-        relative(TRAIN, MESH.suffix): (None, "is not the file that scannet.lock records"),
+        relative(TRAIN, MESH.suffix): (None, "is not the file that was recorded"),
         relative(TRAIN, SEGMENTS.suffix): (None, "no such file"),
     }
     records = {}
@@ -338,8 +340,8 @@ PROCESSED_DAMAGES = [
     (lambda folder, name: scene_file(folder, name).unlink(), "no such file, though the manifest"),
     (write_foreign_file, "another program|has no array"),
     (copy_other_scene, f"holds '{OTHER}'"),
-    (copy_to_val, "is not in the manifest as a val scene"),
-    (remove_entry, "is not in the manifest as a train scene"),
+    (copy_to_val, "is not in the manifest"),
+    (remove_entry, "is not in the manifest"),
     (WRONG_COUNT, "600.*601"),
     (edit_entry(nyu40_counts={"0": 600}), "nyu40 counts"),
     (edit_entry(size_bytes=1), "size bytes"),
@@ -402,15 +404,6 @@ def test_no_flipped_byte_of_an_archive_goes_unnoticed(packed_dir, tmp_path, kind
         assert verify(path)[0].status in {1, 3}, offset
     os.truncate(path, path.stat().st_size // 2)
     assert verify(path)[0].status == 1
-
-
-def test_scene_of_an_archive_is_compared_with_the_manifest_in_it(packed_dir):
-    place = open_place(packed_dir / "processed.tar.zst")
-    place.entries = dict.fromkeys(place.entries, place.entries[VAL])
-
-    assert place.verify(VAL) == []
-    [finding] = place.verify(TRAIN)
-    assert finding.message == "is another file than manifest.json records"
 
 
 # The selection, and the official lists.
@@ -480,7 +473,7 @@ def test_split_without_scenes_is_refused(raw_dir):
 
 
 def test_errors_go_to_standard_error_and_the_summary_says_how_to_repair(raw_dir):
-    path = raw_file(raw_dir, INFO.suffix, TEST)
+    path = raw_file(raw_dir, MESH.suffix, TEST)
     path.unlink()
 
     outcome = run_main("verify", raw_dir)

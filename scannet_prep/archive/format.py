@@ -12,8 +12,8 @@ The contents of all frames together are one tar file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -31,7 +31,6 @@ from scannet_prep.base.json import Count, make_decoder, parse_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ArchiveError, ContentError
 from scannet_prep.processed.manifest import SceneIdText
-from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.scene import OWN_ID_PATTERN, SceneId
 
@@ -95,13 +94,11 @@ class PackedScene:
     Attributes:
         scene_id: The scene.
         split: Its split; empty if it has none.
-        vertex_count: V; 0 if it was not counted.
         size_bytes: Size of its files as tar bytes.
     """
 
     scene_id: SceneIdText
     split: str
-    vertex_count: Count
     size_bytes: Count
 
 
@@ -111,19 +108,11 @@ class Index:
 
     Attributes:
         kind: The kind of the tree.
-        options: The options of processed scenes; None for raw ones.
-        label_map: Digest of the label map of processed scenes; empty for raw ones.
-        scene_format: Format version of processed scenes; 0 for raw ones.
-        failures: Why scenes that should have been processed are missing, by id.
         scenes: The scenes, sorted by id, in the order of their frames.
         program: Name and version of the program that packed it.
     """
 
     kind: TreeKind
-    options: ProcessOptions | None = None
-    label_map: str = ""
-    scene_format: Count = 0
-    failures: Mapping[str, str] = field(default_factory=dict, hash=False)
     scenes: tuple[PackedScene, ...] = ()
     program: str = f"scannet-prep {VERSION}"
     version: Literal[1] = 1

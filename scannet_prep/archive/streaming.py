@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -23,6 +23,7 @@ from scannet_prep.archive.format import (
     Index,
     Owner,
     PackedScene,
+    TreeKind,
     damage_error,
     parse_frame,
     parse_index,
@@ -101,7 +102,7 @@ class FileGroup:
 
 
 def encode_archive(
-    index: Index,
+    kind: TreeKind,
     groups: Sequence[FileGroup],
     *,
     level: int,
@@ -111,7 +112,7 @@ def encode_archive(
     """Make the bytes of an archive, which depend on its files and the level only.
 
     Args:
-        index: Its index, still without scenes.
+        kind: The kind of the tree.
         groups: The files of no scene, then those of each scene, sorted by id.
         level: Compression level of zstd, 1..22; 0 for hardly any compression.
         jobs: Number of threads.
@@ -123,10 +124,9 @@ def encode_archive(
     scenes = []
     for group in groups[1:]:
         _, scene_id, split = group.owner
-        vertex_count = group.entry.vertex_count if group.entry else 0
-        scenes.append(PackedScene(scene_id, split, vertex_count, group.size_bytes))
-    index = replace(index, scenes=tuple(scenes))
-    first = compress(encode_members({INDEX_NAME: encode_json(index)}), level)
+        scenes.append(PackedScene(scene_id, split, group.size_bytes))
+    index = encode_json(Index(kind, tuple(scenes)))
+    first = compress(encode_members({INDEX_NAME: index}), level)
     rows = [SeekRow.from_frame(first)]
     yield first
     for group, frame in map_in_order(partial(_make_frame, level), groups, jobs):

@@ -63,7 +63,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
-    from scannet_prep.base.findings import Finding
     from scannet_prep.base.memory import keep_freed_memory
     from scannet_prep.stages import pack
 
@@ -95,12 +94,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     lines = [f"{report.archive}: {scenes}, {sizes}, in {duration}"]
     if is_pipe:
         console.say(lines.pop())
-    elif report.options is not None:
+    elif report.kind == "processed":
         path = json.dumps(report.archive, ensure_ascii=False)
         split = next(iter(report.splits))
         lines.append(f'in Python: ScanNet({path}, split="{split}")')
-    missing = [
-        Finding(message=message, subject=str(source), scene_id=scene_id)
-        for scene_id, message in report.missing.items()
-    ]
-    return Outcome(report, lines, missing, {"source": source, "seconds": console.seconds})
+    return Outcome(report, lines, report.failures, {"source": source, "seconds": console.seconds})

@@ -18,7 +18,13 @@ from scannet_prep.errors import MissingFileError
 from scannet_prep.export import is_export
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.source.scenes import Place, PlaceKind, ProcessedFolder, ProcessedScenes
+from scannet_prep.source.scenes import (
+    Place,
+    PlaceKind,
+    ProcessedArchive,
+    ProcessedFolder,
+    ProcessedScenes,
+)
 
 _HINT_PLACE = (
     "give a folder with raw or processed scenes, or an archive; "
@@ -87,28 +93,21 @@ def open_place(place: str | Path) -> Place:
         TransferError: A server does not send the archive.
     """
     kind = find_kind(place)
-    if kind == "archive":
-        return _open_archive(place)
     path = Path(place).expanduser()
     if kind == "processed":
         return ProcessedFolder(path)
-    from scannet_prep.source.trees import Frames, RawTree
+    if kind == "archive":
+        from scannet_prep.archive.format import Archive
+        from scannet_prep.archive.sources import open_source
 
+        archive = Archive(open_source(place))
+        if archive.index.kind == "processed":
+            return ProcessedArchive(archive)
+    from scannet_prep.source.trees import Frames, RawArchive, RawTree
+
+    if kind == "archive":
+        return RawArchive(archive)
     return RawTree(path) if kind == "raw" else Frames(path)
-
-
-def _open_archive(place: str | Path) -> Place:
-    """Open an archive of processed or raw scenes."""
-    from scannet_prep.archive.format import Archive
-    from scannet_prep.archive.sources import open_source
-    from scannet_prep.source.scenes import ProcessedArchive
-
-    archive = Archive(open_source(place))
-    if archive.index.kind == "processed":
-        return ProcessedArchive(archive)
-    from scannet_prep.source.trees import RawArchive
-
-    return RawArchive(archive)
 
 
 def open_processed(place: str | Path) -> ProcessedScenes:

@@ -1,4 +1,4 @@
-"""Places that hold processed scenes: a folder, and an archive of one."""
+"""Places that hold processed scenes: a folder, or an archive of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from scannet_prep.base.files import Buffer, Fingerprint, open_file
 from scannet_prep.base.findings import Finding
-from scannet_prep.errors import ArchiveError, FileError, MissingFileError
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -25,10 +25,8 @@ from scannet_prep.processed.manifest import (
 )
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
 from scannet_prep.processed.scene import (
-    FORMAT_VERSION,
     MAX_FILE_BYTES,
     ProcessedScene,
-    ProcessOptions,
     check_meta,
     parse_meta,
     parse_processed,
@@ -65,24 +63,21 @@ class Place(ABC):
     Args:
         name: Its path or address, for messages.
         scenes: Its scenes by id.
-        failures: Why scenes that should be there are missing, by id.
 
     Attributes:
         kind: What it is.
         folder: The folder; None for an archive.
         scenes: As given, sorted.
-        failures: As given, without scenes that are there after all.
+        failures: Why scenes that should be there are missing, by id.
     """
 
     kind: PlaceKind
     folder: Path | None = None
 
-    def __init__(
-        self, name: str, scenes: Mapping[str, PlaceScene], failures: Mapping[str, str]
-    ) -> None:
+    def __init__(self, name: str, scenes: Mapping[str, PlaceScene]) -> None:
         self.name = name
         self.scenes = dict(sorted(scenes.items()))
-        self.failures = {key: reason for key, reason in failures.items() if key not in scenes}
+        self.failures: dict[str, str] = {}
 
     @abstractmethod
     def verify(self, scene_id: str) -> list[Finding]:
@@ -92,13 +87,13 @@ class Place(ABC):
             ScanNetPrepError: A file is missing or damaged, so that nothing more can be checked.
         """
 
-    @abstractmethod
     def verify_rest(self) -> list[Finding]:
         """Check the files that belong to no scene, and what concerns the place as a whole.
 
         Raises:
             ScanNetPrepError: As `verify`.
         """
+        return []
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -108,13 +103,29 @@ class Place(ABC):
 class ProcessedScenes(Place):
     """The processed scenes of a folder or an archive, all made with the same options.
 
+    Args:
+        name: See `Place`.
+
     Attributes:
         options: The options.
         fault: Why the place must not be used: processing has not finished. None if it has.
     """
 
-    options: ProcessOptions
-    fault: FileError | None = None
+    def __init__(self, name: str) -> None:
+        manifest = self.read_manifest()
+        scenes = {}
+        # Without the counts of an entry, which take a hundred times the memory.
+        for scene_id, entry in manifest.scenes.items():
+            scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
+        super().__init__(name, scenes)
+        for scene_id in manifest.failures.keys() - scenes.keys():
+            self.failures[scene_id] = str(manifest.failures[scene_id])
+        self.options = manifest.options
+        self.fault: FileError | None = None
+        try:
+            check_complete(manifest, Path(name))
+        except FileError as error:
+            self.fault = error
 
     @abstractmethod
     def file_path(self, scene_id: str) -> Path | str:
@@ -215,18 +226,7 @@ class ProcessedFolder(ProcessedScenes):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        manifest = read_manifest(folder)
-        try:
-            check_complete(manifest, folder)
-        except FileError as error:
-            self.fault = error
-        self.options = manifest.options
-        scenes = {}
-        # Without the counts of an entry, which take a hundred times the memory.
-        for scene_id, entry in manifest.scenes.items():
-            scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
-        failures = {name: str(failure) for name, failure in manifest.failures.items()}
-        super().__init__(str(folder), scenes, failures)
+        super().__init__(str(folder))
 
     def read_manifest(self) -> Manifest:
         """Read `manifest.json`."""
@@ -273,18 +273,13 @@ class ProcessedFolder(ProcessedScenes):
         """Find files of scenes that the manifest does not record."""
         if self.fault is not None:
             return [Finding.from_error(self.fault)]
-        findings = []
-        for split in Split:
-            for path in sorted((self.folder / split).glob("*.npz")):
-                if path.stem in self.scenes and self.scenes[path.stem].split == split:
-                    continue
-                message = f"is not in the manifest as a {split} scene"
-                findings.append(
-                    Finding(
-                        message=message, subject=str(path), scene_id=path.stem, hint=_HINT_REMOVE
-                    )
-                )
-        return findings
+        listed = {self.file_path(scene_id) for scene_id in self.scenes}
+        found = {path for split in Split for path in (self.folder / split).glob("*.npz")}
+        message = "is not in the manifest"
+        return [
+            Finding(message=message, subject=str(path), scene_id=path.stem, hint=_HINT_REMOVE)
+            for path in sorted(found - listed)
+        ]
 
 
 class ProcessedArchive(ProcessedScenes):
@@ -292,28 +287,18 @@ class ProcessedArchive(ProcessedScenes):
 
     Args:
         archive: The archive.
-
-    Raises:
-        ArchiveError: Its scenes have the format of another version.
     """
 
     kind = "archive"
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        index = archive.index
-        if index.scene_format != FORMAT_VERSION or index.options is None:
-            problem = f"holds scenes in format {index.scene_format}, expected {FORMAT_VERSION}"
-            raise ArchiveError(archive.name, problem, DAMAGE_HINT)
-        self.options = index.options
-        super().__init__(archive.name, list_scenes(archive), index.failures)
+        super().__init__(archive.name)
 
     def read_manifest(self) -> Manifest:
         """Read the manifest from the files that belong to no scene."""
-        files = self._archive.read()
-        if MANIFEST_NAME not in files:
-            raise ArchiveError(self.name, f"has no {MANIFEST_NAME}", DAMAGE_HINT)
-        return parse_manifest(bytes(files[MANIFEST_NAME]), f"{self.name}: {MANIFEST_NAME}")
+        data = self._archive.read().get(MANIFEST_NAME, b"")
+        return parse_manifest(bytes(data), f"{self._archive.name}: {MANIFEST_NAME}")
 
     def file_path(self, scene_id: str) -> str:
         """Return the archive and the name of a scene's file in it, for messages."""
@@ -325,30 +310,13 @@ class ProcessedArchive(ProcessedScenes):
         return data
 
     def verify(self, scene_id: str) -> list[Finding]:
-        """Read a scene, whose checksum must match, and compare it with the manifest."""
-        actual = Fingerprint.from_bytes(self.read_file(scene_id))
-        if actual == self.entries[scene_id].fingerprint:
-            return []
-        message = f"is another file than {MANIFEST_NAME} records"
-        path = self.file_path(scene_id)
-        return [Finding(message=message, subject=path, scene_id=scene_id, hint=DAMAGE_HINT)]
-
-    def verify_rest(self) -> list[Finding]:
-        """Read the files of no scene, whose checksums must match."""
-        self._archive.read()
+        """Read the file of a scene, whose checksum must match."""
+        self._archive.read(scene_id)
         return []
 
     def close(self) -> None:
         """Close the file or the connections; reading opens them again."""
         self._archive.source.close()
-
-
-def list_scenes(archive: Archive) -> dict[str, PlaceScene]:
-    """List the scenes of an archive, by id."""
-    scenes = {}
-    for scene in archive.index.scenes:
-        scenes[scene.scene_id] = PlaceScene(scene.split, scene.vertex_count, scene.size_bytes)
-    return scenes
 
 
 def _find_differences(actual: SceneEntry, recorded: SceneEntry) -> Iterator[str]:

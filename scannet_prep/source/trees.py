@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from scannet_prep.frames.record import RECORD_NAME, iter_scene_folders, read_rec
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.check import check_file
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_tree_lock
+from scannet_prep.raw.lock import LockEntry, digest_file, read_tree_lock
 from scannet_prep.raw.tree import (
     RawScene,
     find_raw_scenes,
@@ -32,7 +32,6 @@ from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_map import (
     LABEL_MAP_HINT,
-    LABEL_MAP_NAME,
     LabelMap,
     builtin_label_map,
     describe_differences,
@@ -40,17 +39,15 @@ from scannet_prep.release.label_map import (
     label_map_for,
 )
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.source.scenes import Place, PlaceScene, list_scenes
+from scannet_prep.source.scenes import Place, PlaceScene
 
 if TYPE_CHECKING:
     from scannet_prep.archive.format import Archive
 
-Arguments = ParamSpec("Arguments")
-
 _HINT_DOWNLOAD = "download the file again"
 _HINT_DOWNLOAD_SCENE = "download the files of the scene again"
 _HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
-_HINT_FRAMES = "remove the folder of the scene, then run the same scannet-prep frames command again"
+_HINT_AGAIN = "remove it, then run the command again that made it"
 # For `process`, every oddity is a warning. Here these are errors, and so is damage.
 _ERRORS = {
     WarningKind.UNKNOWN_SEGMENTS,
@@ -58,12 +55,11 @@ _ERRORS = {
     WarningKind.OTHER_SCENE,
     WarningKind.LABELS_CONTRADICT_GROUPS,
 }
-# Missing files are reported as such, and the label map once for the whole tree.
-_REPORTED_ELSEWHERE = {
+# Files that every scene of the release has, and own scenes need not have.
+_MISSING = {
     WarningKind.NO_INFO,
     WarningKind.NO_AGGREGATION,
     WarningKind.HIGH_RESOLUTION_AGGREGATION,
-    WarningKind.LABEL_MAP_DIFFERS,
 }
 
 
@@ -87,9 +83,18 @@ class RawTree(Place):
         self._is_for_segmentation = has_segmentation_files(self._raw_scenes.values())
         scenes = {}
         for scene_id, scene in self._raw_scenes.items():
-            sizes = [path.stat().st_size for path in _find_files(scene).values() if path.exists()]
-            scenes[str(scene_id)] = PlaceScene(scene.split or "", 0, sum(sizes))
-        super().__init__(str(folder), scenes, failures={})
+            paths = [path for path in _find_files(scene).values() if path.exists()]
+            size_bytes = sum(path.stat().st_size for path in paths)
+            scenes[str(scene_id)] = PlaceScene(scene.split or "", 0, size_bytes)
+        super().__init__(str(folder), scenes)
+
+    @cached_property
+    def _label_map(self) -> LabelMap:
+        """The label map; the built-in one if it is damaged, which `verify_rest` reports."""
+        try:
+            return label_map_for(self.folder)
+        except FileError:
+            return builtin_label_map()
 
     @cached_property
     def _records(self) -> Mapping[Path, list[tuple[Path, LockEntry]]]:
@@ -100,10 +105,6 @@ class RawTree(Place):
                 path = self.folder / name
                 records[path.parent].append((path, entry))
         return records
-
-    @cached_property
-    def _label_map(self) -> LabelMap:
-        return label_map_for(self.folder)
 
     def read(self, scene_id: str) -> ProcessedScene:
         """Process a scene with the default options.
@@ -120,82 +121,51 @@ class RawTree(Place):
         scene = self._raw_scenes[SceneId(scene_id)]
         split = _find_split(scene)
         files = _find_files(scene)
-        if not self._is_for_segmentation:
-            if not files:
-                raise FileError(scene.directory, "holds no file of the release", _HINT_DOWNLOAD)
-            return self._check_alone(scene, files)
-
-        findings = list(_find_missing(scene, split, files))
-        try:
-            processed = self._process(scene, split, has_labels=release.LABELS_MESH in files)
-        except ScanNetPrepError as error:
-            findings += self._check_alone(scene, files)
-            # If each file is intact, they contradict each other.
-            if not any(finding.is_error for finding in findings):
-                findings.append(Finding.from_error(error, scene.directory, scene_id))
-            return findings
-        findings += _judge(scene, processed)
-        used_names = processed.meta.inputs
-        others = {kind: path for kind, path in files.items() if path.name not in used_names}
-        return findings + self._check_alone(scene, others)
-
-    def _process(self, scene: RawScene, split: Split, *, has_labels: bool) -> ProcessedScene:
-        """Process a scene, with the labels of labels.ply if it has them."""
-        try:
-            label_map = self._label_map
-        except FileError:  # which `verify_rest` reports
-            label_map = builtin_label_map()
-        options = ProcessOptions(labels_from="ply" if has_labels else "aggregation")
-        return process_scene(scene, split, options, label_map)
-
-    def _check_alone(
-        self, scene: RawScene, files: Mapping[release.FileKind, Path]
-    ) -> list[Finding]:
-        """Check files of a scene each alone, and all that are recorded with their records."""
-        scene_id = str(scene.scene_id)
-        findings = []
+        findings = self._compare_with_records(scene.directory, scene_id)
+        contradictions = []
+        if self._is_for_segmentation:
+            has_labels = release.LABELS_MESH in files
+            options = ProcessOptions(labels_from="ply" if has_labels else "aggregation")
+            try:
+                processed = process_scene(scene, split, options, self._label_map)
+            except ScanNetPrepError as error:
+                contradictions.append(Finding.from_error(error, scene.directory, scene_id))
+            else:
+                findings += _judge(scene, processed)
+                used = processed.meta.inputs
+                files = {kind: path for kind, path in files.items() if path.name not in used}
+        elif not files:
+            raise FileError(scene.directory, "holds no file of the release", _HINT_DOWNLOAD)
         for kind, path in files.items():
             findings += _attempt(scene_id, check_file, kind, path, scene_id)
-        return findings + self._compare_with_records(scene.directory, scene_id)
+        # If each file is intact, they contradict each other, or one is missing.
+        if not any(finding.is_error for finding in findings):
+            findings += contradictions
+        return findings
 
     def _compare_with_records(self, folder: Path, scene_id: str = "") -> list[Finding]:
         """Compare the files of a folder with their records in `scannet.lock`."""
         findings = []
         for path, expected in self._records[folder]:
-            findings += _attempt(scene_id, _check_record, path, expected)
+            findings += _attempt(scene_id, _check_record, path, expected, digest_file)
         return findings
 
     def verify_rest(self) -> list[Finding]:
         """Check the label map, scannet.lock and the files in tasks/."""
-        findings = _attempt("", read_tree_lock, self.folder)
-        findings += find_strangers(self.folder)
-        findings += self._check_label_map()
-        findings += self._compare_with_records(self.folder)
-        findings += self._compare_with_records(self.folder / release.TASKS_DIR)
+        findings = find_strangers(self.folder)
+        findings += _attempt("", read_tree_lock, self.folder)
+        findings += _attempt("", _check_label_map, self.folder)
+        for folder in (self.folder, self.folder / release.TASKS_DIR):
+            findings += self._compare_with_records(folder)
         for kind, path in find_shared_files(self.folder).items():
             findings += _attempt("", check_file, kind, path)
-
         if self._raw_scenes and not self._is_for_segmentation:
             message = "no scene has a mesh or an annotation: only the existing files are checked"
-            findings.append(_note(self.folder, message))
+            findings.append(Finding(message=message, subject=self.name, severity="note"))
         return findings
 
-    def _check_label_map(self) -> list[Finding]:
-        """Compare the label map with that of the release."""
-        path = find_label_map(self.folder)
-        if path is None:
-            message = "no such file: the built-in label map is used"
-            return [_note(self.folder / LABEL_MAP_NAME, message)]
-        try:
-            difference = describe_differences(self._label_map)
-        except FileError as error:
-            return [Finding.from_error(error)]
-        if not difference:
-            return []
-        return [Finding(message=difference, subject=str(path), hint=LABEL_MAP_HINT)]
-
     def describe(self) -> dict[str, Any]:
-        """List the files of no scene, and folders that are not scenes."""
+        """Name the label map, and list the files of no scene with their sizes."""
         shared = {}
         for path in find_shared_files(self.folder).values():
             shared[path.name] = format_bytes(path.stat().st_size)
@@ -216,21 +186,24 @@ class RawArchive(Place):
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        super().__init__(archive.name, list_scenes(archive), archive.index.failures)
+        scenes = {}
+        for scene in archive.index.scenes:
+            scenes[scene.scene_id] = PlaceScene(scene.split, 0, scene.size_bytes)
+        super().__init__(archive.name, scenes)
 
     def verify(self, scene_id: str) -> list[Finding]:
-        """Read the files of a scene, whose checksums must match."""
+        """Read the files of a scene, whose checksum must match."""
         self._archive.read(scene_id)
         return []
 
     def verify_rest(self) -> list[Finding]:
-        """Read the files of no scene, whose checksums must match."""
+        """Read the files of no scene, whose checksum must match."""
         self._archive.read()
         return []
 
     def describe(self) -> dict[str, Any]:
-        """Return the scenes that are missing."""
-        return {"content": "raw scenes", "failures": self.failures}
+        """Name the content."""
+        return {"content": "raw scenes"}
 
 
 class Frames(Place):
@@ -246,7 +219,7 @@ class Frames(Place):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._frame_count = 0
-        self._options: set[str] = set()
+        self._options = set[str]()
         scenes = {}
         for scene_id, path in iter_scene_folders(folder):
             scenes[str(scene_id)] = PlaceScene("", 0, 0)
@@ -255,22 +228,16 @@ class Frames(Place):
                 scenes[str(scene_id)] = PlaceScene(record.split, 0, record.size_bytes)
                 self._frame_count += len(record.frames)
                 self._options.add(record.options.flags)
-        super().__init__(str(folder), scenes, failures={})
+        super().__init__(str(folder), scenes)
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Compare the files of a scene with its record."""
         folder = self.folder / scene_id
         findings = []
         for name, expected in read_record(folder / RECORD_NAME).files.items():
-            findings += _attempt(scene_id, _check_fingerprint, folder / name, expected)
+            path = folder / name
+            findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
         return findings
-
-    def verify_rest(self) -> list[Finding]:
-        """Check that all scenes have the same options."""
-        if len(self._options) < 2:
-            return []
-        message = f"holds frames with different options: {'; '.join(sorted(self._options))}"
-        return [Finding(message=message, subject=self.name, hint=_HINT_FRAMES)]
 
     def describe(self) -> dict[str, Any]:
         """Count the frames, and return their options."""
@@ -296,99 +263,61 @@ def _find_files(scene: RawScene) -> dict[release.FileKind, Path]:
     return {kind: path for kind, path in paths.items() if os.path.lexists(path)}
 
 
-def _find_missing(
-    scene: RawScene, split: Split, files: Container[release.FileKind]
-) -> Iterator[Finding]:
-    """Report the files that segmentation needs and that a scene of the release does not have."""
-    if scene.is_own:
-        return
-    for kind in release.SEGMENTATION_KINDS:
-        # labels.ply is needed only to take the labels from it.
-        if kind in files or split not in kind.splits or kind is release.LABELS_MESH:
-            continue
-        path = scene.path(kind)
-        scenes = "test scene" if split is Split.TEST else "train and val scene"
-        yield Finding(
-            message="no such file",
-            subject=str(path),
-            scene_id=str(scene.scene_id),
-            hint=f"download it: every {scenes} has one",
-        )
-
-
 def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     """Report the oddities of a scene that was processed from its files."""
+    folder = str(scene.directory)
     scene_id = str(scene.scene_id)
+    faults = []
     for warning in processed.meta.warnings:
+        is_missing = warning.kind in _MISSING and not scene.is_own
         is_damage = warning.kind.is_damage and processed.meta.split is not Split.TEST
-        if warning.kind in _ERRORS or is_damage:
-            yield Finding(
-                message=warning.fault,
-                subject=str(scene.directory),
-                scene_id=scene_id,
-                hint=_HINT_DOWNLOAD_SCENE,
-            )
-        elif warning.kind not in _REPORTED_ELSEWHERE:
-            yield _note(scene.directory, warning.text, scene_id)
-
+        if warning.kind in _ERRORS or is_missing or is_damage:
+            faults.append(warning.fault)
+        # The label map is reported once for the whole tree.
+        elif warning.kind is not WarningKind.LABEL_MAP_DIFFERS:
+            yield Finding(message=warning.text, subject=folder, scene_id=scene_id, severity="note")
     # With the labels of labels.ply: each label comes from a group.
     is_without_group = (processed.nyu40_ids > 0) & (processed.instances < 0)
     count = int(np.count_nonzero(is_without_group))
     if processed.meta.groups and count:
         vertex = int(np.argmax(is_without_group))
-        yield Finding(
-            message=f"labels {count:,} vertices that belong to no group, for example vertex "
-            f"{vertex} as nyu40 id {processed.nyu40_ids[vertex]}",
-            subject=str(scene.path(release.LABELS_MESH)),
-            scene_id=scene_id,
-            hint=_HINT_DOWNLOAD_SCENE,
+        nyu40_id = processed.nyu40_ids[vertex]
+        faults.append(
+            f"{release.LABELS_MESH.suffix} labels {count:,} vertices that belong to no group, "
+            f"for example vertex {vertex} as nyu40 id {nyu40_id}"
         )
+    for fault in faults:
+        yield Finding(message=fault, subject=folder, scene_id=scene_id, hint=_HINT_DOWNLOAD_SCENE)
 
 
-def _check_record(path: Path, expected: LockEntry) -> None:
-    """Compare a file with its record in `scannet.lock`.
+def _check_label_map(folder: Path) -> None:
+    """Compare the label map of a tree with that of the release.
+
+    Raises:
+        FileError: It is damaged, or differs.
+    """
+    label_map = label_map_for(folder)
+    difference = describe_differences(label_map)
+    if difference:
+        raise FileError(label_map.source, difference, LABEL_MAP_HINT)
+
+
+def _check_record(path: Path, expected: object, identify: Callable[[Path], object]) -> None:
+    """Compare a file with its record.
 
     Raises:
         FileError: It is missing, or another file.
     """
-    actual = digest_file(path)
+    actual = identify(path)
     if actual != expected:
-        problem = (
-            f"is not the file that {LOCK_NAME} records: "
-            f"{actual.size_bytes:,} bytes, sha256 {actual.sha256[:12]}, "
-            f"expected {expected.size_bytes:,}, {expected.sha256[:12]}"
-        )
-        raise FileError(path, problem, _HINT_DOWNLOAD)
+        problem = f"is not the file that was recorded: {actual}, expected {expected}"
+        raise FileError(path, problem, _HINT_AGAIN)
 
 
-def _check_fingerprint(path: Path, expected: Fingerprint) -> None:
-    """Compare a file with its recorded fingerprint.
-
-    Raises:
-        FileError: It is missing, or another file.
-    """
-    actual = Fingerprint.from_file(path)
-    if actual != expected:
-        problem = (
-            f"has {actual.size_bytes:,} bytes and CRC-32 {actual.crc32}, "
-            f"expected {expected.size_bytes:,} and {expected.crc32} as recorded"
-        )
-        raise FileError(path, problem, _HINT_FRAMES)
-
-
-def _attempt(
-    scene_id: str,
-    check: Callable[Arguments, object],
-    *args: Arguments.args,
-    **kwargs: Arguments.kwargs,
-) -> list[Finding]:
+def _attempt(scene_id: str, check: Callable[..., object], *arguments: object) -> list[Finding]:
     """Call a check; an error becomes a finding about a scene."""
     try:
-        check(*args, **kwargs)
+        check(*arguments)
     except ScanNetPrepError as error:
         return [Finding.from_error(error, scene_id=scene_id)]
     return []
-
-
-def _note(subject: Path, message: str, scene_id: str = "") -> Finding:
-    return Finding(message=message, subject=str(subject), scene_id=scene_id, severity="note")

@@ -1,6 +1,6 @@
 """Packs a processed folder or a raw tree into one archive.
 
-    find_contents    the files of each scene, by their names
+    find_groups      the files of each scene, by their names
     run              files --> frames, in threads --> the archive
 
 The archive gets its name when it is complete and on the disk.
@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.format import Index, Owner, TreeKind, check_names
+from scannet_prep.archive.format import Owner, TreeKind
 from scannet_prep.archive.sources import SUFFIX
 from scannet_prep.archive.streaming import FileGroup, encode_archive
 from scannet_prep.base.files import (
@@ -25,16 +25,17 @@ from scannet_prep.base.files import (
     write_atomically,
     writing,
 )
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.errors import ContentError, FileError, UsageError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.manifest import (
+    Manifest,
     SceneEntry,
     check_complete,
     processed_path,
     read_manifest,
 )
-from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
 from scannet_prep.raw.tree import find_raw_scenes
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TASKS_DIR
 from scannet_prep.release.scene import Split
@@ -54,40 +55,41 @@ class PackReport:
     Attributes:
         archive: The archive; `standard output` for a pipe.
         kind: The kind of the scenes.
-        options: The options of processed scenes; None for raw ones.
         splits: Number of scenes in each split.
         size_bytes: Size of the contents before compression.
         stored_bytes: Size of the archive.
-        missing: Why scenes that failed in processing are missing, by id.
+        failures: Why scenes that failed in processing are missing.
         left_out: Files and folders that are not packed; sorted.
     """
 
     archive: str
     kind: TreeKind
-    options: ProcessOptions | None
     splits: Mapping[str, int] = field(hash=False)
     size_bytes: int
     stored_bytes: int
-    missing: Mapping[str, str] = field(hash=False)
+    failures: list[Finding] = field(hash=False)
     left_out: list[str] = field(hash=False)
 
 
-def _find_contents(source: Path) -> tuple[Index, list[FileGroup], list[str]]:
-    """Find the files to pack. None is read but the manifest of a processed folder.
+def _find_groups(source: Path, manifest: Manifest | None) -> tuple[list[FileGroup], list[str]]:
+    """Find the files to pack, without opening them.
+
+    Args:
+        source: The folder.
+        manifest: The manifest of a processed folder; None for a raw tree.
 
     Returns:
-        The index, still without scenes; the files of no scene, then those of each scene, sorted by
-        id; and the names of files and folders that are not packed.
+        The files of no scene, then those of each scene, sorted by id; and the names of files and
+        folders that are not packed.
 
     Raises:
-        MissingFileError: The folder does not exist, or has no scenes.
-        FileError: It is not complete, or a scene cannot be packed.
+        FileError: A scene cannot be used, or two files have the same name where case does not
+            count.
     """
     folders = {source, source / TASKS_DIR}
     files: dict[Owner, dict[str, Path]] = {Owner(): {}}
     entries: Mapping[str, SceneEntry] = {}
-    if find_kind(source) == "raw":
-        index = Index("raw")
+    if manifest is None:
         folders.update(source / name for name in SPLIT_DIRS.values())
         for scene in find_raw_scenes(source).values():
             folders.add(scene.directory)
@@ -95,50 +97,33 @@ def _find_contents(source: Path) -> tuple[Index, list[FileGroup], list[str]]:
                 raise FileError(scene.directory, scene.problem, _HINT_AGAIN)
     else:
         folders.update(source / split for split in Split)
-        manifest = read_manifest(source)
-        check_complete(manifest, source)
-        failures = {scene_id: str(failure) for scene_id, failure in manifest.failures.items()}
-        index = Index("processed", manifest.options, manifest.label_map, FORMAT_VERSION, failures)
         entries = manifest.scenes
         for scene_id, entry in entries.items():
             path = processed_path(source, entry.split, scene_id)
             name = path.relative_to(source).as_posix()
             files[Owner("processed", scene_id, entry.split)] = {name: path}
-    left_out = _add_files(files, source, folders)
-    groups = []
-    for owner, paths in sorted(files.items()):
-        try:
-            check_names(list(paths), owner)
-        except ContentError as error:
-            raise FileError(source, f"cannot be packed: {error.message}", _HINT_AGAIN) from None
-        groups.append(FileGroup(owner, paths, entries.get(owner.scene_id)))
-    return index, groups, left_out
 
-
-def _add_files(
-    files: dict[Owner, dict[str, Path]], source: Path, folders: Collection[Path]
-) -> list[str]:
-    """Add the files of a tree to those of their owners.
-
-    Args:
-        files: The files by owner and name. Processed scenes are complete; others are added.
-        source: The tree.
-        folders: Its folders to search.
-
-    Returns:
-        The names of files and folders that have no owner, sorted.
-    """
     left_out = []
+    folded = set[str]()
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     for path in sorted(set(paths).difference(folders)):
         name = path.relative_to(source).as_posix()
         owner = Owner.from_name(name)
+        # The manifest lists all files of processed scenes.
         is_listed = owner in files or (owner is not None and owner.kind == "raw")
         if owner is None or not is_listed or path.is_dir() or name.endswith(_OMITTED_ENDINGS):
             left_out.append(name)
-        else:
-            files.setdefault(owner, {})[name] = path
-    return left_out
+            continue
+        if name.casefold() in folded:
+            problem = "has the name of another file but for upper and lower case"
+            raise FileError(path, problem, _HINT_AGAIN)
+        folded.add(name.casefold())
+        files.setdefault(owner, {})[name] = path
+    groups = [
+        FileGroup(owner, paths, entries.get(owner.scene_id))
+        for owner, paths in sorted(files.items())
+    ]
+    return groups, left_out
 
 
 def run(
@@ -172,10 +157,15 @@ def run(
     if isinstance(target, Path):
         target = _check_target(target, is_forced=is_forced)
         name = str(target)
-    index, groups, left_out = _find_contents(source)
+    manifest = None
+    if find_kind(source) != "raw":
+        manifest = read_manifest(source)
+        check_complete(manifest, source)
+    groups, left_out = _find_groups(source, manifest)
     size_bytes = sum(group.size_bytes for group in groups)
+    kind: TreeKind = "raw" if manifest is None else "processed"
     with progress.work("pack", size_bytes, "B"), writing(Path(name)):
-        pieces = encode_archive(index, groups, level=level, jobs=jobs, advance=progress.advance)
+        pieces = encode_archive(kind, groups, level=level, jobs=jobs, advance=progress.advance)
         if isinstance(target, Path):
             _write_file(target, pieces, size_bytes)
             stored_bytes = target.stat().st_size
@@ -184,12 +174,11 @@ def run(
                 stored_bytes = sum(map(file.write, pieces))
     return PackReport(
         archive=name,
-        kind=index.kind,
-        options=index.options,
+        kind=kind,
         splits=Counter(group.owner.split for group in groups[1:]),
         size_bytes=size_bytes,
         stored_bytes=stored_bytes,
-        missing=index.failures,
+        failures=[] if manifest is None else list(manifest.failures.values()),
         left_out=left_out,
     )
 
