@@ -132,6 +132,8 @@ UNUSUAL = {
     "255 for unlabeled": lambda labels, _: np.where(labels < 0, 255, labels),
     "only floor": lambda labels, count: np.full_like(labels, 1 if count == 20 else 2),
     "only 1": lambda labels, _: np.ones_like(labels),
+    # One more than the largest label of a scene with three classes.
+    "only 3": lambda labels, _: np.full_like(labels, 3),
     "random": lambda labels, count: np.random.default_rng(0).integers(0, count, len(labels)),
     "random, no wall": lambda labels, count: np.random.default_rng(0).integers(
         1, count, len(labels)

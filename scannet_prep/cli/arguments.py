@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -43,28 +42,40 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse
         """Parse arguments, and refuse unknown ones.
 
-        In argparse, the parser of a command passes unknown arguments on to the main parser, which
-        could not suggest an option of the command.
+        In argparse, the parser of a command passes unknown arguments on to the main parser, whose
+        hint would not name the command.
         """
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            hint = self._suggest(unknown[0].partition("=")[0], self._option_string_actions)
-            raise UsageError(f"unknown argument: {unknown[0]}", hint)
+            self.error(f"unknown argument: {unknown[0]}")
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
-        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        word, choices = choice.groups() if choice else ("", "")
-        raise UsageError(message, self._suggest(word, re.findall(r"[\w-]+", choices)))
+        raise UsageError(message, f"{self.prog} --help")
 
-    def _suggest(self, word: str, choices: Iterable[str]) -> str:
-        """Make the hint for a wrong word: the choice that resembles it most, if any."""
-        import difflib
 
-        close = difflib.get_close_matches(word, choices, n=1)
-        suggestion = f"did you mean {close[0]}? All of them: " if close else ""
-        return f"{suggestion}{self.prog} --help"
+def add_path_argument(
+    parser: Container, *names: str, metavar: str, default: str, text: str
+) -> None:
+    """Add a path that may be left out.
+
+    Args:
+        parser: The parser, or a group of it.
+        names: The name of an argument, or those of an option.
+        metavar: Its name in the help.
+        default: The path if it is left out.
+        text: The help text.
+    """
+    options: dict[str, Any] = {} if names[0].startswith("-") else {"nargs": "?"}
+    parser.add_argument(
+        *names,
+        type=place_argument,
+        metavar=metavar,
+        default=Path(default),
+        help=f"{text} (default: {default})",
+        **options,
+    )
 
 
 def add_place_argument(parser: CommandParser) -> None:
@@ -105,6 +116,22 @@ def add_selection_arguments(parser: CommandParser) -> None:
         help="only these scenes; @FILE has one scene id per line",
     )
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
+
+
+def add_task_arguments(parser: Container, place: str) -> None:
+    """Add what predictions are: their task and their label set.
+
+    Args:
+        parser: The parser, or a group of it.
+        place: The name of the argument whose label set is the default.
+    """
+    parser.add_argument(
+        "--task",
+        choices=("semantic", "instance"),
+        default="semantic",
+        help="kind of the predictions (default: semantic)",
+    )
+    add_label_set_argument(parser, f"label set of the predictions (default: that of {place})")
 
 
 def add_label_set_argument(parser: Container, text: str) -> None:

@@ -20,8 +20,6 @@ from scannet_prep.errors import OutputError, UsageError
 if TYPE_CHECKING:
     from scannet_prep.base.findings import Finding
     from scannet_prep.cli.outcome import Outcome
-    from scannet_prep.stages.export import ExportReport
-    from scannet_prep.stages.frames import FramesReport
 
 # Number of entries of a list, and of findings, that are shown without -v.
 _MAX_LISTED = 10
@@ -64,10 +62,8 @@ class Console(Progress):
         if not self.is_quiet:
             self.warn(text)
 
-    def warn(self, text: str, hint: str = "") -> None:
-        """Write a problem, and what to do about it, on standard error."""
-        if hint:
-            text = f"{text}\nhint: {hint}"
+    def warn(self, text: str) -> None:
+        """Write a problem on standard error."""
         _print(text, sys.stderr)
 
     def show(self, outcome: Outcome) -> int:
@@ -92,14 +88,12 @@ class Console(Progress):
         The traceback of a bug is shown, too.
         """
         from scannet_prep.base.findings import Finding
-        from scannet_prep.base.json import to_plain
+        from scannet_prep.cli.outcome import Outcome
 
         finding = Finding.from_error(error)
         status = 2 if isinstance(error, UsageError) else 1
-        self._tell([finding])
-        if self.is_json:
-            with suppress(OSError):  # standard output itself may be broken
-                self._print_json(status, to_plain(finding))
+        with suppress(OSError):  # standard output itself may be broken
+            self.show(Outcome(finding, findings=[finding], status=status))
         return status
 
     def interrupted(self) -> int:
@@ -127,7 +121,8 @@ class Console(Progress):
             self.warn(f"hint: {hint}")
 
     def _print_json(self, status: int, values: dict[str, Any]) -> None:
-        print_out(json.dumps({"exit_status": status, "command": self.command} | values))
+        head = {"exit_status": status, "command": self.command, "seconds": self.seconds}
+        print_out(json.dumps(head | values))
 
     @property
     def can_ask(self) -> bool:
@@ -317,15 +312,16 @@ def describe_tasks(tasks: Iterable[Any]) -> tuple[dict[str, list[str]], list[str
     return reasons, lines
 
 
-def summarize_run(report: ExportReport | FramesReport, size: str, seconds: float) -> list[str]:
+def summarize_run(report: Any, size: str, seconds: float) -> list[str]:  # noqa: ANN401 - of any stage
     """Summarize a run that makes scenes.
 
     Args:
-        report: The report of the run.
-        size: Amount of data in the output folder, for example `12 files, 3.4 GB`.
+        report: The report of the run, with `made`, `kept`, `failures` and `out_dir`.
+        size: Amount of data in the output folder, for example `12 files, 3.4 GB`; may be empty.
         seconds: Duration of the run.
     """
     counts = (
         f"{len(report.made):,} made, {len(report.kept):,} kept, {len(report.failures):,} failed"
     )
-    return [f"{counts}, in {format_duration(seconds)}: {size} in {report.out_dir}"]
+    size = f"{size} in " if size else ""
+    return [f"{counts}, in {format_duration(seconds)}: {size}{report.out_dir}"]

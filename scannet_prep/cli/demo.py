@@ -33,13 +33,12 @@ scannet-prep pack"""
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
+    shared.add_path_argument(
+        parser,
         "directory",
-        nargs="?",
-        type=shared.path_argument,
-        default=Path("data/demo"),
         metavar="DIR",
-        help="folder for the scenes and the results (default: data/demo)",
+        default="data/demo",
+        text="folder for the scenes and the results",
     )
     shared.add_jobs_argument(parser)
 

@@ -36,17 +36,10 @@ import argparse
 import os
 import warnings
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes, format_duration
-from scannet_prep.cli.arguments import (
-    CommandParser,
-    add_selection_arguments,
-    path_argument,
-    positive_number,
-    selection_from,
-)
+from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_table
 from scannet_prep.cli.outcome import Outcome
 
@@ -54,12 +47,16 @@ if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan
 
 
-def add_arguments(parser: CommandParser) -> None:
+def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
-        "-o", "--output", type=path_argument, default=Path("data/ScanNet"), metavar="DIR",
-        help="folder for the raw files (default: data/ScanNet)",
-    )  # fmt: skip
+    shared.add_path_argument(
+        parser,
+        "-o",
+        "--output",
+        metavar="DIR",
+        default="data/ScanNet",
+        text="folder for the raw files",
+    )
     parser.add_argument(
         "--types", nargs="+", required=True, metavar="TYPE",
         help="files to download: seg, seg-min, or file suffixes such as .sens (see types below)",
@@ -68,10 +65,10 @@ def add_arguments(parser: CommandParser) -> None:
         "--accept-terms", action="store_true",
         help="confirm that you have read, signed and accept the terms of use",
     )  # fmt: skip
-    add_selection_arguments(parser)
+    shared.add_selection_arguments(parser)
     server = parser.add_argument_group("server")
     server.add_argument(
-        "--jobs", type=positive_number, default=4, metavar="N",
+        "--jobs", type=shared.positive_number, default=4, metavar="N",
         help="parallel connections, at most 8 (default: 4)",
     )  # fmt: skip
     server.add_argument(
@@ -97,7 +94,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-    selection = selection_from(arguments)
+    selection = shared.selection_from(arguments)
     plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
     facts = {"data_dir": str(plan.data_dir), "base_url": plan.shown_base_url}
     if arguments.print_urls:
@@ -131,16 +128,13 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         "failed": len(report.failures),
     }
     numbers = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
-    line = (
-        f"{numbers}; {format_bytes(report.received_bytes)} received "
-        f"in {format_duration(console.seconds)}"
-    )
+    received = f"{format_bytes(report.received_bytes)} received"
     more = {
         "files": counts,
         "failures": report.failures,
         "received_bytes": report.received_bytes,
-        "seconds": console.seconds,
     }
+    line = f"{numbers}; {received} in {format_duration(console.seconds)}"
     return Outcome(facts, [line], report.failures, more)
 
 
@@ -164,9 +158,9 @@ def _show_plan(plan: DownloadPlan, facts: dict[str, str]) -> Outcome:
     rows = []
     for (kind, split), count in counts.items():
         there = present[kind, split]
+        kinds.append({"type": kind.suffix, "split": split, "files": count, "present": there})
         size = format_bytes(kind.typical_bytes * (count - there))
         rows.append([kind.suffix, split or "-", f"{count:,}", f"{there:,}", size])
-        kinds.append({"type": kind.suffix, "split": split, "files": count, "present": there})
     missing = count_of(len(plan.missing), "file")
     lines = [
         format_table(["type", "split", "files", "already there", "about"], rows, text_columns=2),

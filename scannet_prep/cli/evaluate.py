@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, list_some
@@ -89,20 +88,14 @@ def add_prediction_arguments(parser: shared.CommandParser, role_of_scenes: str) 
         metavar="PRED",
         help="folder with one prediction per scene; docs/evaluation.md describes the formats",
     )
-    parser.add_argument(
+    shared.add_path_argument(
+        parser,
         "--gt",
-        type=shared.place_argument,
-        default=Path("data/processed"),
         metavar="PLACE",
-        help=f"{role_of_scenes}: a processed folder, or an archive of it (default: data/processed)",
+        default="data/processed",
+        text=f"{role_of_scenes}: a processed folder, or an archive of it",
     )
-    parser.add_argument(
-        "--task",
-        choices=("semantic", "instance"),
-        default="semantic",
-        help="kind of the predictions (default: semantic)",
-    )
-    shared.add_label_set_argument(parser, "label set of the predictions (default: that of PLACE)")
+    shared.add_task_arguments(parser, "PLACE")
     parser.add_argument(
         "--force",
         action="store_true",
@@ -151,22 +144,21 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
     for split, counts in report.splits.items():
         scenes = f"{counts['scenes']:,} of {counts['official']:,} scenes"
         yield f"{report.label_set}, {split}: {scenes}, {report.task}"
-    yield ", ".join(f"{_name(key)} {_format(value)}" for key, value in scores.totals.items())
+    yield ", ".join(f"{key} {_format(value)}" for key, value in scores.totals.items())
     yield "\n" + _format_numbers("mean over", scores.means)
 
-    shown = {}
-    for name, row in scores.classes.items():
-        # Classes without a score have None in the first column.
-        has_score = next(iter(row.values())) is not None
-        if has_score or has_all:
-            shown[name] = row
+    # Classes without a score have None in the first column.
+    shown = {
+        name: row
+        for name, row in scores.classes.items()
+        if has_all or next(iter(row.values())) is not None
+    }
     yield "\n" + _format_numbers("class", shown)
     hidden_count = len(scores.classes) - len(shown)
     if hidden_count:
         yield f"classes without a score: {hidden_count:,}; -v shows them"
 
-    noun = "vertices" if report.task == "semantic" else "predictions"
-    unknown = [f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()]
+    unknown = [f"{number}: {count:,}" for number, count in report.unknown_ids.items()]
     yield from describe_list("predicted ids that are none of the classes", unknown, has_all=has_all)
     yield from describe_list(
         "predictions of scenes that are not in the ground truth", report.left_out, has_all=has_all
@@ -178,13 +170,13 @@ def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
 
     Args:
         title: Heading of the first column, which has the names of the rows.
-        rows: Numbers by row and column.
+        rows: Numbers by row and column, with the same columns in each row.
     """
-    # All rows have the same keys. Without rows, there are no columns of numbers.
-    first_row = next(iter(rows.values()), {})
-    keys = list(first_row)
-    header = [title, *(_name(key) for key in keys)]
-    cells = [[name, *(_format(row[key]) for key in keys)] for name, row in rows.items()]
+    header = [title]
+    cells = []
+    for name, row in rows.items():
+        header = [title, *(key.replace("_", " ") for key in row)]
+        cells.append([name, *map(_format, row.values())])
     return format_table(header, cells)
 
 
@@ -193,8 +185,3 @@ def _format(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-
-def _name(key: str) -> str:
-    """Turn a key of the scores into words: `over_all` into `over all`."""
-    return key.replace("_", " ")

@@ -25,12 +25,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from scannet_prep.base.text import count_of, format_duration, list_some
+from scannet_prep.base.text import count_of, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_tasks
+from scannet_prep.cli.console import Console, describe_tasks, summarize_run
 from scannet_prep.cli.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -39,22 +38,20 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
+    shared.add_path_argument(
+        parser,
         "raw",
-        nargs="?",
-        type=shared.path_argument,
-        default=Path("data/ScanNet"),
         metavar="RAW",
-        help="folder with scans/ and scans_test/, or with the scene folders "
-        "(default: data/ScanNet)",
+        default="data/ScanNet",
+        text="folder with scans/ and scans_test/, or with the scene folders",
     )
-    parser.add_argument(
+    shared.add_path_argument(
+        parser,
         "-o",
         "--output",
-        type=shared.path_argument,
-        default=Path("data/processed"),
         metavar="DIR",
-        help="folder for the processed scenes (default: data/processed)",
+        default="data/processed",
+        text="folder for the processed scenes",
     )
     options = parser.add_argument_group("what to make (default: the options of the folder)")
     switches = {
@@ -117,46 +114,28 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         is_forced=arguments.force,
         is_strict=arguments.strict,
     )
-    console.say("\n".join(_describe(plan)))
+    console.say(_describe(plan))
+    more: dict[str, Any] = {"options": plan.context.options}
     if arguments.dry_run:
-        return _show_plan(plan)
+        reasons, lines = describe_tasks(plan.tasks)
+        facts = {"dry_run": True, "raw_dir": plan.raw_dir, "out_dir": plan.out_dir}
+        more |= {"to_make": reasons, "kept": plan.kept, "failures": plan.failures}
+        return Outcome(facts, lines, (*plan.notes, *plan.failures), more)
     with shared.executor_from(arguments) as executor:
         report = process.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
         )
-    return Outcome(
-        report,
-        _summarize(report, console),
-        (*plan.notes, *report.failures),
-        {"options": plan.context.options, "seconds": console.seconds},
-    )
+    return Outcome(report, _summarize(report, console), (*plan.notes, *report.failures), more)
 
 
-def _describe(plan: ProcessPlan) -> Iterator[str]:
+def _describe(plan: ProcessPlan) -> str:
     """Describe folders and options."""
     options = plan.context.options
     scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
-    yield f"process: {plan.raw_dir} -> {plan.out_dir}: {scenes}"
-    frame = "axis-aligned" if options.align_axis else "frame of the scan"
-    yield (
-        f"{options.flags}: {options.label_set.name}, {frame}, "
-        f"label map: {plan.context.label_map.source}"
+    return (
+        f"process: {plan.raw_dir} -> {plan.out_dir}: {scenes}\n"
+        f"{options.flags}: {options.label_set.name}, label map: {plan.context.label_map.source}"
     )
-
-
-def _show_plan(plan: ProcessPlan) -> Outcome:
-    """Show what would be made and why, without doing it."""
-    by_reason, lines = describe_tasks(plan.tasks)
-    report = {
-        "dry_run": True,
-        "raw_dir": plan.raw_dir,
-        "out_dir": plan.out_dir,
-        "options": plan.context.options,
-        "to_make": by_reason,
-        "kept": plan.kept,
-        "failures": plan.failures,
-    }
-    return Outcome(report, lines, (*plan.notes, *plan.failures))
 
 
 def _summarize(report: ProcessReport, console: Console) -> Iterator[str]:
@@ -164,10 +143,7 @@ def _summarize(report: ProcessReport, console: Console) -> Iterator[str]:
     for warning in report.warnings:
         shown = len(warning.scenes) if console.is_verbose else 3
         yield f"warning: {warning.text} ({list_some(warning.scenes, shown)})"
-    counts = (
-        f"{len(report.made):,} made, {len(report.kept):,} kept, {len(report.failures):,} failed"
-    )
-    yield f"{counts}, in {format_duration(console.seconds)}: {report.out_dir}"
+    yield from summarize_run(report, "", console.seconds)
     if report.raw_gone:
         yield f"kept, although their raw files are gone: {list_some(report.raw_gone)}"
     if report.unfinished:

@@ -72,7 +72,6 @@ _DEFAULT_PORT = 8808
 _MAX_PREDICTIONS = 2
 # Beside the first one.
 _MAX_PANES = 2
-_TASKS = ("semantic", "instance")
 _DEFAULT_SIZE = (800, 600)
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 _TRANSPARENT = "transparent"
@@ -141,9 +140,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help=f"{', '.join(_COLORS)} "
         "(default: the first that a scene has of prediction, labels and rgb)",
     )
-    shared.add_label_set_argument(
-        content, "label set of the labels and of the predictions (default: that of PLACE)"
-    )
     content.add_argument(
         "--beside",
         action="append",
@@ -162,13 +158,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="folder with one prediction per scene, in the forms that evaluate reads; "
         "twice to compare two predictions",
     )
-    content.add_argument(
-        "--task",
-        choices=_TASKS,
-        default=_TASKS[0],
-        help=f"task of the predictions (default: {_TASKS[0]})",
-    )
-
+    shared.add_task_arguments(content, "PLACE")
     content.add_argument(
         "--frames",
         type=shared.path_argument,

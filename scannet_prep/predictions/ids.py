@@ -30,9 +30,8 @@ from scannet_prep.predictions.numberings import (
 from scannet_prep.predictions.reader import Predictions
 
 # Another numbering agrees far better with the ground truth if it raises the mean recall of the
-# classes by more than this, and by more than this factor,
+# classes by more than this,
 _MIN_GAIN = 0.1
-_MIN_FACTOR = 2
 # and if so many classes agree: predicting a single class everywhere may agree by chance.
 _MIN_CLASSES = 3
 # Without ground truth, ids have a numbering if they are all in it, and at most this share of its
@@ -142,9 +141,9 @@ class IdCounts:
         best = max(numberings, key=lambda each: self._measure_recalls(each).mean())
         recalls = self._measure_recalls(best)
         found = self._measure_recalls(self._declared).mean()
-        is_clear = recalls.mean() > max(found + _MIN_GAIN, found * _MIN_FACTOR)
-        is_better = is_clear or (problems and recalls.mean() > found)
-        if not is_better or np.count_nonzero(recalls) < _MIN_CLASSES:
+        # Ids that are no class are evidence by themselves.
+        least_gain = 0.0 if problems else _MIN_GAIN
+        if recalls.mean() <= found + least_gain or np.count_nonzero(recalls) < _MIN_CLASSES:
             return None
         problems.append(
             f"read as {self._declared.name}, {found:.1%} of a class agree with the ground truth "
