@@ -79,6 +79,11 @@ class Place(ABC):
         self.scenes = dict(sorted(scenes.items()))
         self.failures: dict[str, str] = {}
 
+    @property
+    def splits(self) -> dict[str, str]:
+        """The splits of the scenes."""
+        return {scene_id: scene.split for scene_id, scene in self.scenes.items()}
+
     @abstractmethod
     def verify(self, scene_id: str) -> list[Finding]:
         """Read all of a scene, and find what is wrong with it.

@@ -43,7 +43,7 @@ class ClassChange:
     vertices: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Comparison:
     """The differences between two copies.
 
@@ -61,10 +61,10 @@ class Comparison:
     path: str
     other_path: str
     same: int
-    different: tuple[str, ...]
-    only_here: tuple[str, ...]
-    only_there: tuple[str, ...]
-    classes: tuple[ClassChange, ...]
+    different: list[str]
+    only_here: list[str]
+    only_there: list[str]
+    classes: list[ClassChange]
     findings: tuple[Finding, ...]
 
 
@@ -92,60 +92,49 @@ def run(
     """
     selection = selection or Selection()
     progress = progress or Progress()
-    here, there = _open(path, other_path)
-    held = []
-    for place in (here, there):
-        scenes = place.scenes
-        held.append({name for name in scenes if selection.wants(name, scenes[name].split)})
-    both = sorted(held[0] & held[1])[: selection.limit]
+    here = open_place(path)
+    there = open_place(other_path)
+    kind = RawTree if isinstance(here, RawTree) else ProcessedScenes
+    if not isinstance(here, kind) or not isinstance(there, kind):
+        problem = f"{here.name} and {there.name} cannot be compared"
+        raise UsageError(problem, "name two places with processed scenes, or two raw trees")
+    held_here = selection.select(here.splits)
+    held_there = selection.select(there.splits)
+    both = sorted(held_here & held_there)[: selection.limit]
     if not both:
         problem = f"{here.name} and {there.name} have none of the selected scenes in common"
         raise UsageError(problem, "check --scenes and --splits")
 
     findings = []
-    only_here = sorted(held[0] - held[1])
-    only_there = sorted(held[1] - held[0])
-    for place, scene_ids in ((here, only_here), (there, only_there)):
-        for scene_id in scene_ids:
-            message = "this scene is in this copy only"
-            findings.append(Finding(message=message, subject=place.name, scene_id=scene_id))
-
-    classes: Counter[tuple[str, str]] = Counter()
-    different = []
     tasks = [CheckTask(scene_id, here.name) for scene_id in both]
+    changes: Counter[tuple[str, str]] = Counter()
     with progress.work("compare", len(tasks), "scenes"):
-        for task, outcome in run_tasks(_compare_scene, tasks, (here, there), jobs):
+        for _, outcome in run_tasks(_compare_scene, tasks, (here, there), jobs):
             if isinstance(outcome, Finding):
-                differences = [outcome]
+                findings.append(outcome)
             else:
-                differences, class_counts = outcome
-                classes += class_counts
-            findings += differences
-            different += [task.scene_id] * bool(differences)
+                findings += outcome[0]
+                changes += outcome[1]
             progress.advance()
+    different = {finding.scene_id for finding in findings}
+    classes = []
+    for (class_here, class_there), count in changes.most_common():
+        classes.append(ClassChange(class_here, class_there, count))
+    only_here = held_here - held_there
+    only_there = held_there - held_here
+    for scene_id in only_here | only_there:
+        name = here.name if scene_id in only_here else there.name
+        message = "this scene is in this copy only"
+        findings.append(Finding(message=message, subject=name, scene_id=scene_id))
     return Comparison(
         path=here.name,
         other_path=there.name,
         same=len(both) - len(different),
-        different=tuple(sorted(different)),
-        only_here=tuple(only_here),
-        only_there=tuple(only_there),
-        classes=tuple(ClassChange(*pair, count) for pair, count in classes.most_common()),
+        different=sorted(different),
+        only_here=sorted(only_here),
+        only_there=sorted(only_there),
+        classes=classes,
         findings=sort_findings(findings),
-    )
-
-
-def _open(path: str | Path, other_path: str | Path) -> tuple[ReadablePlace, ReadablePlace]:
-    """Open two places that can be compared."""
-    here = open_place(path)
-    there = open_place(other_path)
-    if isinstance(here, ProcessedScenes) and isinstance(there, ProcessedScenes):
-        return here, there
-    if isinstance(here, RawTree) and isinstance(there, RawTree):
-        return here, there
-    raise UsageError(
-        f"{here.name} and {there.name} cannot be compared",
-        "name two places with processed scenes, or two raw trees",
     )
 
 
@@ -158,7 +147,8 @@ def _compare_scene(
         The differences; and the number of vertices by class here and there, of those that differ.
     """
     here, there = (place.read(task.scene_id) for place in places)
-    messages = [*_compare_arrays(here, there), *_compare_descriptions(here.meta, there.meta)]
+    messages = list(_compare_arrays(here, there))
+    messages += _compare_descriptions(here.meta, there.meta)
     findings = [
         Finding(message=message, subject=task.source, scene_id=task.scene_id)
         for message in messages
@@ -168,23 +158,22 @@ def _compare_scene(
 
 def _compare_arrays(here: ProcessedScene, there: ProcessedScene) -> Iterator[str]:
     """Describe each array that differs: how many rows, and the first one in both copies."""
+    arrays = here.arrays()
     others = there.arrays()
-    for key, array in here.arrays().items():
+    del arrays["meta"], others["meta"]
+    for key, array in arrays.items():
         other = others.pop(key, None)
-        if key == "meta":
-            continue
         if other is None:
             yield f"{key}: only in the first copy"
         elif (array.dtype, array.shape) != (other.dtype, other.shape):
             yield f"{key}: {array.dtype} {array.shape}, there {other.dtype} {other.shape}"
-        else:
-            rows = np.unique(np.nonzero(array != other)[0])
-            if len(rows):
-                row = rows[0]
-                yield (
-                    f"{key}: {len(rows):,} of {len(array):,} rows differ, first row {row}: "
-                    f"{array[row]}, there {other[row]}"
-                )
+        elif not np.array_equal(array, other):
+            different = np.nonzero(array != other)
+            rows = np.unique(different[0])
+            first = rows[0]
+            counts = f"{len(rows):,} of {len(array):,} rows differ"
+            values = f"{array[first]}, there {other[first]}"
+            yield f"{key}: {counts}, first row {first}: {values}"
     for key in others:
         yield f"{key}: only in the other copy"
 
@@ -192,30 +181,31 @@ def _compare_arrays(here: ProcessedScene, there: ProcessedScene) -> Iterator[str
 def _compare_descriptions(here: SceneMeta, there: SceneMeta) -> Iterator[str]:
     """Describe each field of the descriptions that differs; of a list, its first element."""
     for field in fields(SceneMeta):
-        if field.name in _NOT_COMPARED:
-            continue
         value = getattr(here, field.name)
         other = getattr(there, field.name)
-        if value == other:
+        if value == other or field.name in _NOT_COMPARED:
             continue
-        name = field.name.replace("_", " ")
-        if isinstance(value, tuple) and len(value) == len(other):
+        is_list = isinstance(value, tuple)
+        if is_list and len(value) == len(other):
             pairs = zip(value, other, strict=True)
-            value, other = next(pair for pair in pairs if pair[0] != pair[1])
+            different = [pair for pair in pairs if pair[0] != pair[1]]
+            value, other = different[0]
+        name = field.name.replace("_", " ")
         yield f"{name}: {value!s:.200}, there {other!s:.200}"
 
 
 def _count_classes(here: ProcessedScene, there: ProcessedScene) -> Counter[tuple[str, str]]:
     """Count the vertices whose class differs, by both classes."""
     label_set = here.meta.options.label_set
-    counts: Counter[tuple[str, str]] = Counter()
     labels = here.stored_labels
     others = there.stored_labels
     if there.meta.options.label_set != label_set or labels.shape != others.shape:
-        return counts
-    names = [_UNLABELED, *label_set.names]
+        return Counter()
     is_different = labels != others
-    pairs = np.stack([labels, others])[:, is_different]
-    for (label, other), count in zip(*np.unique(pairs.T, axis=0, return_counts=True), strict=True):
-        counts[names[label], names[other]] = int(count)
+    names = [_UNLABELED, *label_set.names]
+    counts: Counter[tuple[str, str]] = Counter()
+    pairs = zip(labels[is_different], others[is_different], strict=True)
+    for label, other in pairs:
+        change = (names[label], names[other])
+        counts[change] += 1
     return counts

@@ -44,11 +44,6 @@ class Selection:
         """Whether all scenes are selected."""
         return self == Selection()
 
-    @property
-    def has_whole_splits(self) -> bool:
-        """Whether all scenes of the selected splits are selected."""
-        return self.scene_ids is None and self.limit is None
-
     def selects_id(self, scene_id: str) -> bool:
         """Whether `scene_ids` selects a scene; its split and the limit are not considered."""
         return self.scene_ids is None or scene_id in self.scene_ids
@@ -60,7 +55,12 @@ class Selection:
             scene_id: The scene.
             split: Its split; empty or None if unknown.
         """
-        return self.selects_id(scene_id) and (not self.splits or split in self.splits)
+        is_in_splits = not self.splits or split in self.splits
+        return is_in_splits and self.selects_id(scene_id)
+
+    def select(self, splits: Mapping[str, str | None]) -> set[str]:
+        """Select scenes, the limit aside, given the splits of all."""
+        return {scene_id for scene_id, split in splits.items() if self.wants(scene_id, split)}
 
     def check_found(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> None:
         """Check that a place has all scenes that were named, and any scene of the splits.
@@ -73,14 +73,17 @@ class Selection:
         Raises:
             UnknownSceneError: A named scene is missing, or there is none of the splits.
         """
-        selected = {scene_id for scene_id, split in held.items() if self.wants(scene_id, split)}
-        of_splits = f" in {', '.join(self.splits)}" if self.splits else ""
-        missing = sorted(set(self.scene_ids or ()) - selected)
+        selected = self.select(held)
+        named = set(self.scene_ids or ())
+        missing = sorted(named - selected)
+        splits = ", ".join(self.splits) or "any split"
         if missing:
-            problem = f"{place}: has no scene {missing[0]}{of_splits}"
-            raise UnknownSceneError(f"{problem} ({len(missing):,} are missing)", hint)
+            count = f"{len(missing):,} are missing"
+            problem = f"{place}: has no scene {missing[0]} in {splits}; {count}"
+            raise UnknownSceneError(problem, hint)
         if self.splits and not selected:
-            raise UnknownSceneError(f"{place}: has no scenes{of_splits}", hint)
+            problem = f"{place}: has no scenes in {splits}"
+            raise UnknownSceneError(problem, hint)
 
 
 def select_scenes(
@@ -112,9 +115,14 @@ def select_scenes(
     selected = []
     failures = []
     names = available if selection.scene_ids is None else selection.scene_ids
+    previous_splits = previous_splits or {}
     for scene_id in sorted(names):
-        previous = (previous_splits or {}).get(scene_id)
-        split = _find_split(scene_id, available.get(scene_id), selection, previous)
+        split = _find_split(
+            scene_id,
+            available.get(scene_id),
+            selection,
+            previous_splits.get(scene_id),
+        )
         if split is not None and not selection.wants(scene_id, split):
             if selection.scene_ids is None:
                 continue
@@ -123,12 +131,14 @@ def select_scenes(
         if scene_id not in available:
             if find_official_split(scene_id) is None:
                 raise UnknownSceneError(f"{raw_dir}: has no scene {scene_id}", _HINT_IDS)
-            failures.append(_fail(scene_id, raw_dir, f"has no folder {scene_id}", _HINT_DOWNLOAD))
+            error = UnknownSceneError(f"has no folder {scene_id}", _HINT_DOWNLOAD)
         elif split is None:
             problem = f"{scene_id} is in none of the official split lists"
-            failures.append(_fail(scene_id, raw_dir, problem, _HINT_NO_SPLIT))
+            error = UnknownSceneError(problem, _HINT_NO_SPLIT)
         else:
             selected.append((scene_id, split))
+            continue
+        failures.append(Finding.from_error(error, raw_dir, scene_id))
     return selected[: selection.limit], failures
 
 
@@ -139,19 +149,16 @@ def _find_split(
     official = find_official_split(scene_id)
     if official is not None or split is Split.TEST:
         return official or split
+    # Own scenes in `scans` are annotated, so they are not in test.
+    possible = set(Split)
+    if split is not None:
+        possible.remove(Split.TEST)
     only_split = selection.splits[0] if len(selection.splits) == 1 else None
     candidates = [previous, only_split, split]
     if selection.scene_ids is not None:
         candidates = [only_split, previous, split]
-    for candidate in candidates:
-        # Own scenes in `scans` are annotated, so they are not in test.
-        if candidate is not None and (split is None or candidate is not Split.TEST):
-            return candidate
-    return None
-
-
-def _fail(scene_id: str, raw_dir: Path, problem: str, hint: str) -> Finding:
-    return Finding.from_error(UnknownSceneError(problem, hint), raw_dir, scene_id)
+    usable = [candidate for candidate in candidates if candidate in possible]
+    return usable[0] if usable else None
 
 
 def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
@@ -166,14 +173,20 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
     """
     scene_ids: dict[SceneId, None] = {}
     for word in words:
-        names = read_scene_list(Path(word[1:]).expanduser()) if word.startswith("@") else [word]
+        names = [word]
+        if word.startswith("@"):
+            path = Path(word[1:]).expanduser()
+            names = read_scene_list(path)
         for name in names:
             # If there is a file of this name, it is probably a list, and the @ was forgotten.
-            if not SceneId.is_valid(name) or Path(name).is_file():
-                raise UnknownSceneError(f"{word:.80}: {name[:80]!r} is not a scene id", _HINT_IDS)
+            is_file = Path(name).is_file()
+            if is_file or not SceneId.is_valid(name):
+                problem = f"{word:.80}: {name[:80]!r} is not a scene id"
+                raise UnknownSceneError(problem, _HINT_IDS)
             scene_ids[SceneId(name)] = None
     if not scene_ids:
-        raise UnknownSceneError(f"{' '.join(words)}: names no scene", _HINT_IDS)
+        text = " ".join(words)
+        raise UnknownSceneError(f"{text}: names no scene", _HINT_IDS)
     return tuple(scene_ids)
 
 
@@ -184,12 +197,9 @@ def write_failed_list(folder: Path, scene_ids: Collection[str]) -> None:
         OutputError: It cannot be written.
     """
     path = folder / FAILED_NAME
-    if scene_ids:
-        write_if_changed(path, encode_failed_list(scene_ids))
-    else:
+    if not scene_ids:
         remove_file(path)
-
-
-def encode_failed_list(scene_ids: Collection[str]) -> bytes:
-    """Encode `failed.txt`."""
-    return "".join([_FAILED_HEADER, *(f"{name}\n" for name in sorted(scene_ids))]).encode()
+        return
+    lines = "\n".join(sorted(scene_ids))
+    text = f"{_FAILED_HEADER}{lines}\n"
+    write_if_changed(path, text.encode())

@@ -115,10 +115,9 @@ def run(
         archive = Archive(open_source(place))
     splits = {scene.scene_id: scene.split for scene in archive.index.scenes}
     selection.check_found(archive.name, splits, _HINT_SCENES)
-    selected = [
-        scene for scene in archive.index.scenes if selection.wants(scene.scene_id, scene.split)
-    ]
-    scenes = selected[: selection.limit]
+    selected = selection.select(splits)
+    scenes = [scene for scene in archive.index.scenes if scene.scene_id in selected]
+    scenes = scenes[: selection.limit]
     others = archive.read()
     manifest = None
     if MANIFEST_NAME in others:

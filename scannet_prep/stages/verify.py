@@ -42,7 +42,6 @@ class VerifyReport:
         path: The place: its path or address.
         kind: `raw`, `processed`, `frames` or `archive`.
         scenes: Number of scenes that were checked.
-        vertices: Their vertices; 0 if these were not counted.
         size_bytes: Size of their files.
         splits: For each split, how many of its official scenes are `present`, and how many there
             are (`official`).
@@ -53,7 +52,6 @@ class VerifyReport:
     path: str
     kind: str
     scenes: int
-    vertices: int
     size_bytes: int
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
     damaged_scenes: tuple[str, ...]
@@ -85,42 +83,49 @@ def run(
     """
     selection = selection or Selection()
     progress = progress or Progress()
-    if must_be_complete and not selection.has_whole_splits:
+    are_single = selection.scene_ids is not None or selection.limit is not None
+    if must_be_complete and are_single:
         raise UsageError(
             "a selection of single scenes cannot be complete",
             "leave out --complete, or leave out --scenes and --limit",
         )
     place = open_place(path)
-    scenes = place.scenes
-    checked = [name for name, scene in scenes.items() if selection.wants(name, scene.split)]
-    checked = checked[: selection.limit]
+    splits = place.splits
+    selected = selection.select(splits)
+    checked = sorted(selected)[: selection.limit]
     tasks = [CheckTask(scene_id, place.name) for scene_id in checked]
     if selection.has_all:
         tasks.insert(0, CheckTask("", place.name))
 
-    findings = _find_absent(place, selection)
+    failed = {name for name in place.failures if selection.selects_id(name)}
+    absent = set(selection.scene_ids or ()) - selected - failed
+    counts = {}
+    for split in selection.splits or Split:
+        official = official_scenes(split)
+        missing = {name for name in official if splits.get(name) != split}
+        counts[str(split)] = {"present": len(official) - len(missing), "official": len(official)}
+        if must_be_complete:
+            absent |= missing - failed
+    findings = []
+    for scene_id in failed:
+        message = f"this scene failed: {place.failures[scene_id]}"
+        findings.append(Finding(message=message, subject=place.name, scene_id=scene_id))
+    for scene_id in absent:
+        message = "no such scene, or not in the selected splits"
+        findings.append(Finding(message=message, subject=place.name, scene_id=str(scene_id)))
+    if not tasks and not findings:
+        raise UsageError(f"{place.name}: holds no scenes of {', '.join(counts)}", "check --splits")
     with progress.work("verify", len(tasks), "scenes"):
         for _, outcome in run_tasks(_verify, tasks, place, jobs):
             findings += [outcome] if isinstance(outcome, Finding) else outcome
             progress.advance()
-    splits = {}
-    for split in selection.splits or Split:
-        official = official_scenes(split)
-        missing = [name for name in official if name not in scenes or scenes[name].split != split]
-        splits[str(split)] = {"present": len(official) - len(missing), "official": len(official)}
-        if must_be_complete:
-            reported = {finding.scene_id for finding in findings}
-            findings += [_absent(place, name) for name in sorted(missing) if name not in reported]
-    if not tasks and not findings:
-        raise UsageError(f"{place.name}: holds no scenes of {', '.join(splits)}", "check --splits")
     damaged = {finding.scene_id for finding in findings if finding.is_error}
     return VerifyReport(
         path=place.name,
         kind=place.kind,
         scenes=len(checked),
-        vertices=sum(scenes[scene_id].vertex_count for scene_id in checked),
-        size_bytes=sum(scenes[scene_id].size_bytes for scene_id in checked),
-        splits=splits,
+        size_bytes=sum(place.scenes[scene_id].size_bytes for scene_id in checked),
+        splits=counts,
         damaged_scenes=tuple(sorted(damaged - {""})),
         findings=sort_findings(findings),
     )
@@ -131,23 +136,3 @@ def _verify(task: CheckTask, place: Place) -> list[Finding]:
     if task.scene_id:
         return place.verify(task.scene_id)
     return place.verify_rest()
-
-
-def _find_absent(place: Place, selection: Selection) -> list[Finding]:
-    """Report the selected scenes that failed, and those that were named and are not there."""
-    findings = []
-    for scene_id, reason in place.failures.items():
-        if selection.selects_id(scene_id):
-            message = f"this scene failed: {reason}"
-            findings.append(Finding(message=message, subject=place.name, scene_id=scene_id))
-    for scene_id in selection.scene_ids or ():
-        scene = place.scenes.get(scene_id)
-        is_found = scene is not None and selection.wants(scene_id, scene.split)
-        if not is_found and scene_id not in place.failures:
-            findings.append(_absent(place, scene_id))
-    return findings
-
-
-def _absent(place: Place, scene_id: str) -> Finding:
-    message = "no such scene, or not in the selected splits"
-    return Finding(message=message, subject=place.name, scene_id=str(scene_id))
