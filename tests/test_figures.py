@@ -26,12 +26,11 @@ from test_renderer import (
 from scannet_prep import SCANNET20
 from scannet_prep.errors import UsageError
 from scannet_prep.synthetic import write_release
-from scannet_prep.view.camera import FIELD_OF_VIEW, Camera, OrthographicCamera, PlacedCamera
+from scannet_prep.view.camera import FIELD_OF_VIEW, Camera, PlacedCamera
 from scannet_prep.view.categories import Category
 from scannet_prep.view.coloring import ViewedScene, color_labels
 from scannet_prep.view.fonts import BuiltInFont, Font, PillowFont
 from scannet_prep.view.legend import Legend
-from scannet_prep.view.link import parse_link
 from scannet_prep.view.renderer import PictureOptions, render_scene
 from scannet_prep.view.splats import estimate_radii
 from scannet_prep.view.visibility import Visibility
@@ -385,115 +384,6 @@ def test_legend_without_categories_has_no_width() -> None:
     assert Legend((), 100, BuiltInFont(1), 300).width == 0
 
 
-# Links.
-
-LINK = f"#scene={VAL}&color=instances&view=-1.5,0.5,4,1,2,0.5"
-
-
-def test_link_contains_the_camera_in_degrees() -> None:
-    camera = parse_link(f"{LINK}&aspect=1.6").camera
-
-    assert camera == PlacedCamera(
-        azimuth=math.degrees(-1.5),
-        elevation=math.degrees(0.5),
-        target=(1, 2, 0.5),
-        distance=4,
-        aspect=1.6,
-    )
-
-
-def test_link_contains_scene_and_colouring() -> None:
-    link = parse_link(LINK)
-
-    assert link.scene_id == VAL
-    assert link.color == "instances"
-
-
-def test_address_of_a_page_is_a_link() -> None:
-    assert parse_link(f"file:///home/me/page.html{LINK}") == parse_link(LINK)
-
-
-def test_link_contains_hidden_names_with_blanks() -> None:
-    link = parse_link(f"{LINK}&hide=shower+curtain&hide=caf%C3%A9")
-    assert link.visibility.hidden == ("shower curtain", "café")
-
-
-def test_link_contains_hidden_numbers_as_bits() -> None:
-    # Bits 0, 9 and 23 of three bytes: 01 02 80.
-    assert parse_link(f"{LINK}&hidden=AQKA").visibility.hidden_numbers == {0, 9, 23}
-
-
-def test_link_contains_hidden_names_of_another_colouring() -> None:
-    link = parse_link(f"{LINK}&hide.prediction-2=wall")
-    assert link.visibility.others["prediction-2"].hidden == ("wall",)
-
-
-def test_cameras_of_a_link_do_not_matter() -> None:
-    assert parse_link(f"{LINK}&cameras=false") == parse_link(LINK)
-
-
-@pytest.mark.parametrize("word", ["boxes", "grid", "edges", "mesh", "backs"])
-@pytest.mark.parametrize("is_on", [False, True])
-def test_switch_of_a_link_is_on_or_off(word: str, is_on: bool) -> None:
-    link = parse_link(f"{LINK}&{word}={str(is_on).lower()}")
-    assert getattr(link, f"has_{word}") is is_on
-
-
-@pytest.mark.parametrize(
-    ("word", "is_on"),
-    [("mesh", True), ("edges", True), ("boxes", False), ("grid", False), ("backs", False)],
-)
-def test_switch_that_a_link_does_not_contain_is_that_of_the_page(word: str, is_on: bool) -> None:
-    assert getattr(parse_link(LINK), f"has_{word}") is is_on
-
-
-def test_link_contains_the_ends_of_the_clip_box() -> None:
-    visibility = parse_link(f"{LINK}&clip=0,1.5,-2,2,0.1,1e1").visibility
-    assert visibility.clip == (0, 1.5, -2, 2, 0.1, 10)
-
-
-def test_orthographic_view_of_a_link_has_no_perspective() -> None:
-    camera = parse_link(f"{LINK}&ortho=true").camera
-
-    assert isinstance(camera, OrthographicCamera)
-    assert camera.distance == 4
-
-
-def test_link_without_a_view_has_the_initial_one() -> None:
-    assert parse_link(f"#scene={VAL}").camera is None
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("nothing", "'nothing' is not the link of a view"),
-        ("#view=1,2,3", "the link has the view '1,2,3', expected azimuth"),
-        ("#view=0,0,-1,0,0,0", "expected azimuth, elevation, distance"),
-        ("#view=0,0,nan,0,0,0", "expected azimuth, elevation, distance"),
-        ("#view=0,2,1,0,0,0", "expected azimuth, elevation, distance"),
-        ("#points=9", "the link has points='9', expected 0.25 to 4"),
-        ("#backs=yes", "the link has backs='yes', expected true or false"),
-        ("#hidden=%21", "the link has hidden='!', expected base64"),
-        ("#scene=a&fog=1", "the link contains 'fog', which pictures do not have"),
-        ("#scene=a&hide.fog=wall", "the link contains 'hide.fog', which pictures do not have"),
-        ("#scene=a&clip=1", "the link has the clip box '1', expected six numbers"),
-        ("#scene=a&clip=0,1,0,1,2,1", "the link has the clip box '0,1,0,1,2,1', expected six"),
-        ("#scene=a&ortho=true", "the link has ortho=true, but no view"),
-        ("#scene=a&grid=on", "the link has grid='on', expected true or false"),
-    ],
-)
-def test_invalid_link_is_refused_with_a_hint(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
-        parse_link(text)
-    assert caught.value.hint
-
-
-def test_link_of_several_pictures_is_refused_with_the_way_to_one() -> None:
-    with pytest.raises(UsageError, match="several pictures side by side") as caught:
-        parse_link(f"{LINK}&beside=prediction")
-    assert "Copy command" in str(caught.value.hint)
-
-
 # The command.
 
 
@@ -515,50 +405,13 @@ def make_figure(processed: Path, folder: Path, *words: str) -> np.ndarray:
     return decode_png((folder / "figure.png").read_bytes())
 
 
-def test_link_selects_scene_and_colouring(processed: Path, tmp_path: Path) -> None:
-    by_link = make_figure(processed, tmp_path, "--link", f"#scene={VAL}&color=instances")
-    by_name = make_figure(processed, tmp_path, VAL, "--color", "instances")
-
-    assert np.array_equal(by_link, by_name)
-
-
-def test_named_scene_and_colouring_replace_those_of_the_link(
-    processed: Path, tmp_path: Path
-) -> None:
-    link = f"#scene={VAL}&color=instances"
-    by_link = make_figure(processed, tmp_path, TRAIN, "--link", link, "--color", "rgb")
-
-    assert np.array_equal(by_link, make_figure(processed, tmp_path, TRAIN, "--color", "rgb"))
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ((TRAIN, "--link", f"{LINK}&hidden=AQ"), "are others in another scene"),
-        ((TRAIN, "--link", f"{LINK}&hidden.segments=AQ"), "are others in another scene"),
-        (("--link", f"{LINK}&hidden=AQ", "--color", "rgb"), "which 'rgb' does not have"),
-    ],
-    ids=["scene", "scene with another colouring", "colouring"],
-)
-def test_numbers_of_hidden_categories_are_refused_elsewhere(
-    processed: Path, tmp_path: Path, words: tuple[str, ...], problem: str
-) -> None:
-    figure = tmp_path / "figure.png"
-    outcome = run_main("view", *words, "--source", processed, "-o", figure)
-
-    assert outcome.status == 2
-    assert problem in outcome.stderr
-    assert not figure.exists()
-
-
 @pytest.mark.parametrize(
     ("words", "shape"),
     [
         (("--width", "200"), (150, 200, 3)),
-        (("--width", "200", "--link", f"{LINK}&aspect=2"), (100, 200, 3)),
         (("--size", "90x70", "--background", "transparent"), (70, 90, 4)),
     ],
-    ids=["width", "width with the aspect of a link", "transparent"],
+    ids=["width", "transparent"],
 )
 def test_options_determine_the_shape_of_the_picture(
     processed: Path, tmp_path: Path, words: tuple[str, ...], shape: tuple[int, ...]
@@ -572,36 +425,28 @@ def test_options_determine_the_shape_of_the_picture(
         ((), [255, 255, 255]),
         (("--background", "#102030"), [16, 32, 48]),
         (("--background", "black"), [0, 0, 0]),
-        (("--link", "#light=false"), [24, 24, 27]),
-        (("--link", "#light=false", "--background", "white"), [255, 255, 255]),
     ],
-    ids=["default", "number", "name", "link", "name with link"],
+    ids=["default", "number", "name"],
 )
-def test_background_is_that_of_the_option_or_of_the_link(
+def test_background_is_that_of_the_option(
     processed: Path, tmp_path: Path, words: tuple[str, ...], corner: list[int]
 ) -> None:
     image = make_figure(processed, tmp_path, VAL, "--size", "80x60", *words)
     assert image[0, 0].tolist() == corner
 
 
-def test_hidden_classes_of_option_and_link_are_hidden(processed: Path, tmp_path: Path) -> None:
+def test_hidden_classes_are_hidden(processed: Path, tmp_path: Path) -> None:
     by_option = make_figure(processed, tmp_path, VAL, "--hide", "wall", "floor")
-    words = ("--link", "#hide=floor", "--hide", "wall")
-    by_both = make_figure(processed, tmp_path, VAL, *words)
 
-    assert np.array_equal(by_option, by_both)
     assert not np.array_equal(by_option, make_figure(processed, tmp_path, VAL))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--view", "top", "--link", LINK], "--link and --view both choose the view"),
         (["--width", "0"], "'0' is not a width in pixels"),
         (["--background", "red"], "'red' is not a background"),
         (["--hide", "wal"], "'wal' cannot be hidden"),
-        (["--link", "#color=hue"], "the link has the colouring 'hue'"),
-        (["--link", "#color=error"], "without a prediction, there is no colouring by error"),
         (["--width", "90000"], "90000 x 67500 pixels"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

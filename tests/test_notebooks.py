@@ -188,24 +188,6 @@ def test_notebook_shows_the_page_in_a_frame(
     assert page.locator("iframe").bounding_box()["height"] == 600
 
 
-@needs_browser
-def test_page_in_a_frame_keeps_its_view_in_its_address(
-    show: Callable[..., Shown], notebook_path: Path
-) -> None:
-    page = show(notebook_path).page
-    frame = page.frame_locator("iframe")
-    frame.locator("canvas[aria-busy=false]").wait_for()
-
-    frame.locator("body").evaluate(
-        "() => new Promise((resolve) => {"
-        "  const wait = () => location.hash ? resolve() : setTimeout(wait, 50);"
-        "  wait();"
-        "})"
-    )
-
-    assert "view=" in frame.locator("body").evaluate("() => location.hash")
-
-
 @pytest.fixture
 def page_without_scripts(browser: Any) -> Iterator[Any]:
     context = browser.new_context(java_script_enabled=False, viewport=SIZE)
@@ -218,7 +200,7 @@ def test_notebook_without_scripts_shows_the_picture(
     page_without_scripts: Any, notebook_path: Path
 ) -> None:
     page_without_scripts.goto(notebook_path.as_uri())
-    page_without_scripts.frame_locator("iframe").locator("img.still").wait_for(state="visible")
+    page_without_scripts.frame_locator("iframe").locator("noscript img").wait_for(state="visible")
 
 
 @needs_browser

@@ -1,208 +1,524 @@
-"""Tests of the file of a page: its size, its arrays, and the absence of addresses."""
+"""Pages of scenes, in a real browser."""
 
-from __future__ import annotations
-
-import base64
-import json
 import re
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny
-from commands import TEST, TRAIN, VAL
-from extras import REAL_DIR
+from browsers import needs_browser
+from commands import TRAIN, run_main
+from PIL import Image
 
-from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.tree import RawScene
+from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.synthetic.release import write_scene
-from scannet_prep.synthetic.scene import make_scene
-from scannet_prep.view.coloring import COLORINGS, ViewedScene, view_scene
+from scannet_prep.synthetic import write_release
+from scannet_prep.view.coloring import color_segments, view_scene
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.predicted import Prediction
 
-# The size of a page with points is at most 3 MB for an average scene.
-MAX_PAGE_BYTES = 3_000_000
-AVERAGE_VERTICES = 124_000
+pytestmark = needs_browser
+
+# The train id of a chair in ScanNet20.
 CHAIR = 4
-
-
-def load(
-    raw_dir: Path, scene_id: str = TRAIN, split: Split = Split.TRAIN, **options: Any
-) -> ProcessedScene:
-    return tiny.process_written(RawScene(SceneId(scene_id), raw_dir / scene_id), split, **options)
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ViewedScene]:
-    """Scenes by id: train has triangles and two predictions, val only points, test triangles."""
-    root = tmp_path_factory.mktemp("page")
-    splits = {TRAIN: Split.TRAIN, VAL: Split.VAL, TEST: Split.TEST}
-    scenes = {}
-    for scene_id, split in splits.items():
-        path = write_scene(make_scene(scene_id, vertices=1500), root)
-        scene = load(path.parent, scene_id, split, faces=split is not Split.VAL)
-        prediction = second = None
-        if split is Split.TRAIN:
-            values = np.full(len(scene.points), CHAIR)
-            prediction = Prediction(SCANNET20, values, "one")
-            second = Prediction(SCANNET20, np.zeros_like(values), "two")
-        scenes[scene_id] = view_scene(scene, prediction=prediction, second=second)
-    return scenes
-
-
-# The size.
-
-
-def test_page_of_an_average_scene_takes_at_most_3_mb(tmp_path: Path) -> None:
-    write_scene(make_scene(TRAIN, vertices=AVERAGE_VERTICES), tmp_path)
-    page = make_scene_page([view_scene(load(tmp_path / "scans"))])
-
-    assert len(page) <= MAX_PAGE_BYTES
-
-
-def test_page_with_triangles_and_a_prediction_takes_at_most_3_mb(tmp_path: Path) -> None:
-    write_scene(make_scene(TRAIN, vertices=AVERAGE_VERTICES), tmp_path)
-    scene = load(tmp_path / "scans", faces=True)
-    values = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
-    # Every third segment is wrong.
-    values[scene.segments % 3 == 0] = CHAIR
-    page = make_scene_page([view_scene(scene, prediction=Prediction(SCANNET20, values))])
-
-    assert len(page) <= MAX_PAGE_BYTES
-
-
-@pytest.mark.extra("real data")
-def test_page_of_the_real_scene_with_triangles_takes_no_more_per_vertex() -> None:
-    scene = view_scene(load(REAL_DIR / "scans", faces=True))
-    page = make_scene_page([scene])
-
-    assert len(page) / len(scene.points) <= MAX_PAGE_BYTES / AVERAGE_VERTICES
-
-
-# The whole file.
-
-
-def test_same_scenes_give_the_same_bytes(scenes: dict[str, ViewedScene]) -> None:
-    assert make_scene_page(scenes.values()) == make_scene_page(scenes.values())
-
-
-def without_arrays(page: bytes) -> bytes:
-    return re.sub(rb'<script type="application/octet-stream".*?</script>', b"", page)
-
-
-def test_page_has_no_address_that_a_browser_would_load(scenes: dict[str, ViewedScene]) -> None:
-    text = without_arrays(make_scene_page(scenes.values()))
-
-    pattern = rb"(?:src|href|action)=(?![\"']?data:,)|url\(|@import|\bimport\b"
-    assert re.findall(pattern, text) == []
-
-
-def test_page_without_a_server_requests_nothing(scenes: dict[str, ViewedScene]) -> None:
-    assert b"fetch(" not in make_scene_page(scenes.values())
-
-
-def test_only_address_in_a_page_is_the_name_of_svg(scenes: dict[str, ViewedScene]) -> None:
-    text = without_arrays(make_scene_page(scenes.values()))
-    assert set(re.findall(rb"https?://[^\s\"'<]+", text)) == {b"http://www.w3.org/2000/svg"}
-
-
-# The arrays.
-
-
-@dataclass(frozen=True)
-class DecodedPage:
-    """The page of one scene, decoded.
-
-    Attributes:
-        scene: The scene.
-        text: The page.
-        description: The description of the scene in the page.
-        order: The vertex of the scene for each vertex of the page.
-    """
-
-    scene: ViewedScene
-    text: str
-    description: dict[str, Any]
-    order: np.ndarray
-
-    def decode(self, array: dict[str, Any]) -> np.ndarray:
-        return decode_array(self.text, array)
-
-
-def decode_array(page: str, array: dict[str, Any]) -> np.ndarray:
-    """Decode an array of a page, (rows, columns), in another way than the page's script."""
-    match = re.search(rf'id="{array["block"]}">(.*?)</script>', page)
-    assert match is not None
-    planes = np.frombuffer(zlib.decompress(base64.b64decode(match[1]), -15), np.uint8)
-    planes = planes.reshape(array["columns"], array["bytes"], array["rows"])
-    rows = np.ascontiguousarray(planes.transpose(0, 2, 1))
-    differences = rows.view(f"<u{array['bytes']}")[..., 0]
-    return np.cumsum(differences, axis=1, dtype=differences.dtype).T.copy()
-
-
-def rows_of(array: np.ndarray) -> Iterator[tuple[int, ...]]:
-    return map(tuple, array.tolist())
+MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+# Vertices at a grid of places of the first picture: pairs of a place and a vertex.
+PICK = """(pane) => {
+    const [width, height] = viewer.drawing.paneSize;
+    const found = [];
+    for (let x = 10; x < width; x += 30) for (let y = 10; y < height; y += 30) {
+        const vertex = viewer.drawing.pick({ offsetX: x + pane * width, offsetY: y });
+        if (vertex >= 0) found.push([x, y, vertex]);
+    }
+    return found;
+}"""
+ACTIVE = "document.activeElement.id || document.activeElement.value"
+POSITION = """([offsetX, offsetY]) =>
+    viewer.positionOf(viewer.drawing.pick({ offsetX, offsetY }))"""
+VIEW = "() => new URLSearchParams(viewer.link).get('view').split(',').map(Number)"
+READ = """() => {
+    viewer.drawing.draw();
+    viewer.drawing.drawNow();
+    return viewer.drawing.canvas.toDataURL();
+}"""
+BOX = "() => { const { low, high } = viewer.drawing.box; return [low, high]; }"
 
 
 @pytest.fixture(scope="module")
-def decoded(scenes: dict[str, ViewedScene]) -> DecodedPage:
-    scene = scenes[TRAIN]
-    text = make_scene_page([scene]).decode()
-    match = re.search(r'id="data">(.*?)</script>', text)
-    assert match is not None
-    description = json.loads(match[1])["scenes"][0]
-
-    # Each vertex has a position of its own, in steps.
-    steps = (scene.points.astype(np.float64) - description["origin"]) / description["step"]
-    vertices = {position: vertex for vertex, position in enumerate(rows_of(np.rint(steps)))}
-    positions = decode_array(text, description["arrays"]["positions"])
-    order = np.array([vertices[position] for position in rows_of(positions)])
-    return DecodedPage(scene, text, description, order)
-
-
-def test_page_has_each_vertex_once(decoded: DecodedPage) -> None:
-    assert sorted(decoded.order) == list(range(len(decoded.scene.points)))
+def scene(tmp_path_factory):
+    """A scene with triangles and two predictions, each of chairs on one side of the room."""
+    folder = tmp_path_factory.mktemp("page")
+    write_release(folder / "raw", [TRAIN], vertices=8000)
+    words = ("process", folder / "raw", "-o", folder / "out", "--faces", "--align-axis")
+    assert run_main(*words).status == 0
+    scene = read_processed(folder / f"out/train/{TRAIN}.npz")
+    truth = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
+    is_right = scene.points[:, 0] > scene.points[:, 0].mean()
+    return view_scene(
+        scene,
+        prediction=Prediction(SCANNET20, np.where(is_right, CHAIR, truth), "old"),
+        second=Prediction(SCANNET20, np.where(is_right, truth, CHAIR), "new"),
+    )
 
 
-def test_positions_of_a_page_are_exact_to_0_2_mm(decoded: DecodedPage) -> None:
-    assert decoded.description["step"] < 0.0002
+@pytest.fixture(scope="module")
+def path(scene, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "a page & more.html"
+    path.write_bytes(make_scene_page(scene, color="scannet20"))
+    return path
 
 
-@pytest.mark.parametrize("name", COLORINGS)
-def test_colouring_of_a_page_is_that_of_the_scene(decoded: DecodedPage, name: str) -> None:
-    descriptions = {each["name"]: each for each in decoded.description["colorings"]}
-    coloring = decoded.scene.colorings[name]
-    expected = coloring.colors
-    if coloring.indices is not None:
-        expected = coloring.indices[:, np.newaxis]
-    values = decoded.decode(descriptions[name]["values"])
-
-    assert np.array_equal(values, expected[decoded.order])
+@pytest.fixture
+def shown(show, path):
+    return show(path).wait()
 
 
-def test_numbers_of_vertices_of_a_page_are_those_of_the_scene(decoded: DecodedPage) -> None:
-    numbers = decoded.decode(decoded.description["arrays"]["order"])
-    assert np.array_equal(numbers[:, 0], decoded.order)
+def read_pixels(shown, tmp_path):
+    """Return the picture with its opacity, (H, W, 4), a pixel for each of the page."""
+    import base64
+    import io
+
+    png = base64.b64decode(shown.run(READ).split(",")[1])
+    image = Image.open(io.BytesIO(png)).convert("RGBA")
+    return np.asarray(image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX))
 
 
-def sort_triangles(faces: np.ndarray) -> list[tuple[int, ...]]:
-    """Rotate triangles to their lowest corner, which does not turn them over, and sort them."""
-    lowest = faces.argmin(axis=1)[:, np.newaxis]
-    corners = np.take_along_axis(faces, (lowest + np.arange(3)) % 3, axis=1)
-    return sorted(rows_of(corners))
+def pick(shown, pane=0):
+    """Return places of a pane and the vertices there, rows of x, y and vertex."""
+    return np.array(shown.run(PICK, pane))
 
 
-def test_triangles_of_a_page_are_those_of_the_scene(decoded: DecodedPage) -> None:
-    corners = decoded.decode(decoded.description["arrays"]["faces"])
-    # The second and third corner are differences from the first, added up over the rows.
-    corners[:, 1:] = np.diff(corners[:, 1:], axis=0, prepend=np.uint32(0)) + corners[:, :1]
+def list_legend(shown):
+    return shown.page.locator("#categories li").evaluate_all(
+        "rows => rows.map((row) => [...row.querySelectorAll('b, small')].map((e) => e.innerText))"
+    )
 
-    assert decoded.scene.faces is not None
-    assert sort_triangles(decoded.order[corners]) == sort_triangles(decoded.scene.faces)
+
+def view_of(shown):
+    return np.array(shown.run(VIEW))
+
+
+def test_arrays_in_the_browser_are_those_of_the_scene(shown, scene):
+    data = shown.run(
+        """() => { const { origin, step, steps, corners } = viewer.drawing.scene;
+        return [origin, step, [...steps], [...corners]]; }"""
+    )
+    origin, step, steps, corners = data
+    points = np.array(origin) + step * np.array(steps).reshape(-1, 3)
+    corners = np.array(corners).reshape(-1, 3)
+    rotated = [np.roll(face, -face.argmin()) for face in scene.faces]
+
+    assert np.abs(points - scene.points).max() < 1e-4
+    assert sorted(map(tuple, corners)) == sorted(map(tuple, rotated))
+    assert make_scene_page(scene, color="rgb") == make_scene_page(scene, color="rgb")
+
+
+@pytest.mark.parametrize("form", ["triangles", "points"])
+def test_each_colouring_shows_the_colours_of_its_vertices(show, scene, tmp_path, form):
+    page = tmp_path / "page.html"
+    faces = scene.faces if form == "triangles" else None
+    page.write_bytes(make_scene_page(replace(scene, faces=faces)))
+    shown = show(page).wait()
+
+    x, y, vertices = pick(shown).T
+    assert len(vertices) > 50
+    for name, coloring in scene.colorings.items():
+        shown.click(f"#colorings label:has([value={name}])")
+        pixels = read_pixels(shown, tmp_path)
+        # A surface is as bright as its colour, or up to a quarter darker.
+        brightness = pixels[y, x, :3] / np.maximum(coloring.colors[vertices], 1)
+        is_bright = coloring.colors[vertices] > 60
+        share = ((brightness > 0.7) & (brightness < 1.05))[is_bright].mean()
+        assert share > 0.85, name
+
+
+def test_legend_lists_hides_searches_and_shows_only(shown, scene):
+    categories = scene.colorings["scannet20"].categories
+    labels = scene.colorings["scannet20"].indices
+    names = [category.name for category in categories]
+    floor, wall = names.index("floor"), names.index("wall")
+
+    rows = list_legend(shown)
+    assert [row[0] for row in rows] == names
+    assert rows[0][2] == f"{categories[0].count / len(labels) * 100:.1f} %"
+
+    shown.click("li:has-text('floor') input")
+    assert floor not in labels[pick(shown)[:, 2]]
+    # What is hidden stays hidden in other colours.
+    shown.click("#colorings label:has([value=rgb])")
+    assert floor not in labels[pick(shown)[:, 2]]
+    assert shown.page.inner_text("#all") == "Show all (1 hidden)"
+    shown.click("#all")
+    assert floor in labels[pick(shown)[:, 2]]
+
+    shown.click("#colorings label:has([value=scannet20])")
+    shown.page.fill("#search", "WALL")
+    assert [row[0] for row in list_legend(shown)] == ["wall"]
+    shown.page.hover("li")
+    shown.click("li button")
+    assert set(labels[pick(shown)[:, 2]]) == {wall}
+    assert "only.scannet20=wall" in shown.run("() => viewer.link")
+    assert "hide" not in shown.run("() => viewer.link")
+
+
+def test_line_under_the_mouse_or_with_the_focus_stands_out(shown, tmp_path):
+    before = read_pixels(shown, tmp_path)
+    shown.page.hover("li:has-text('wall')")
+    hovered = read_pixels(shown, tmp_path)
+    shown.page.hover("#picture")
+    assert (hovered != before).any()
+    assert (read_pixels(shown, tmp_path) == before).all()
+
+    shown.page.focus("#search")
+    shown.page.keyboard.press("Tab")
+    assert (read_pixels(shown, tmp_path) != before).any()
+
+
+def test_mouse_and_keys_move_the_camera(shown):
+    start = view_of(shown)
+    x, y, vertex = next(row for row in pick(shown).tolist() if row[0] > 200 and row[1] > 150)
+    box = shown.page.locator("#picture").bounding_box()
+    shown.page.mouse.move(box["x"] + x, box["y"] + y)
+
+    shown.page.mouse.wheel(0, -300)
+    shown.wait()
+    near = view_of(shown)
+    point = shown.run("vertex => viewer.positionOf(vertex)", vertex)
+    again = shown.run(POSITION, [x, y])
+    assert near[3] < start[3]
+    # What is under the mouse stays there.
+    assert np.linalg.norm(np.subtract(point, again)) < 0.4
+
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + x + 80, box["y"] + y + 10, steps=4)
+    shown.page.mouse.up()
+    turned = view_of(shown)
+    assert (turned[:3] == near[:3]).all()
+    assert (turned[4:6] != near[4:6]).all()
+    # A drag selects nothing.
+    assert not shown.page.is_visible("#selection")
+
+    shown.press("ArrowLeft", "+")
+    assert view_of(shown)[4] > turned[4]
+    assert view_of(shown)[3] < turned[3]
+    shown.press("Shift+ArrowLeft")
+    assert (view_of(shown)[:3] != turned[:3]).any()
+
+    point = shown.run(POSITION, [x, y])
+    shown.page.mouse.dblclick(box["x"] + x, box["y"] + y)
+    shown.wait()
+    assert np.allclose(view_of(shown)[:3], point, atol=1e-3)
+
+    shown.click("#top-view")
+    assert view_of(shown)[6] == 1
+    shown.click("#first-view")
+    assert np.allclose(view_of(shown), start)
+
+
+def test_camera_passes_through_walls(shown):
+    start = view_of(shown)
+    shown.press(*["+"] * 60)
+    assert np.linalg.norm(view_of(shown)[:3] - start[:3]) > 1
+
+
+def test_point_is_described_and_its_object_has_a_box(shown, scene):
+    instances = scene.colorings["instances"]
+    x, y, vertex = next(
+        row
+        for row in pick(shown).tolist()
+        if row[0] > 150 and instances.categories[instances.indices[row[2]]].raw_category
+    )
+    category = instances.categories[instances.indices[vertex]]
+
+    shown.page.hover("#picture", position={"x": x, "y": y})
+    hovered = shown.rows("#tooltip")
+    shown.page.locator("#picture").click(position={"x": x, "y": y})
+    rows = shown.rows("#selection")
+
+    labels = scene.colorings["scannet20"]
+    name = labels.categories[labels.indices[vertex]].name
+    assert hovered["ScanNet20"] == rows["ScanNet20"] == name
+    assert hovered["instances"] == rows["instances"] == category.name
+    assert rows["raw category"] == category.raw_category
+    assert rows["object id"] == str(category.object_id)
+    assert int(rows["vertex"]) == vertex
+    points = scene.points[instances.indices == instances.indices[vertex]]
+    low, high = np.array(shown.run(BOX)) * shown.run("() => viewer.data.step")
+    assert np.allclose(high - low, np.ptp(points, axis=0), atol=1e-3)
+
+    shown.page.keyboard.press("Escape")
+    assert not shown.page.is_visible("#selection")
+    shown.press("Enter")
+    assert shown.page.is_visible("#selection")
+    shown.click("#unselect")
+    assert not shown.page.is_visible("#selection")
+
+
+def test_selection_leaves_room_for_the_legend_and_covers_no_picture(show, path):
+    shown = show(path, viewport={"width": 1280, "height": 800}).wait()
+    shown.press("Enter")
+    legend = shown.page.locator("#legend").bounding_box()
+    selection = shown.page.locator("#selection").bounding_box()
+    picture = shown.page.locator("#picture").bounding_box()
+    assert legend["height"] > 200
+    assert selection["y"] >= legend["y"] + legend["height"] - 1
+    assert selection["x"] + selection["width"] <= picture["x"] + 1
+
+
+def test_two_predictions_are_side_by_side_with_one_camera_and_one_legend(show, scene, path):
+    shown = show(path, "#color=prediction&color=prediction-2").wait()
+    assert shown.page.locator("#captions p").all_inner_texts() == [
+        "prediction, ScanNet20: old",
+        "prediction, ScanNet20: new",
+    ]
+    # A class has one line, with the IoU of both.
+    names = [row[0] for row in list_legend(shown)]
+    assert len(names) == len(set(names))
+    chair = next(row for row in list_legend(shown) if row[0] == "chair")
+    assert all(re.search(r"\d", text) for text in chair[1:])
+
+    # Each picture shows its own chairs.
+    shown.page.hover("li:has-text('chair')")
+    shown.click("li:has-text('chair') button")
+    middle = scene.points[:, 0].mean()
+    assert (scene.points[pick(shown, 0)[:, 2], 0] > middle - 0.2).all()
+    assert (scene.points[pick(shown, 1)[:, 2], 0] < middle + 0.2).mean() > 0.5
+
+    # A drag in the second picture turns both.
+    before = view_of(shown)
+    box = shown.page.locator("#picture").bounding_box()
+    shown.page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 200)
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + 0.75 * box["width"] + 60, box["y"] + 200, steps=3)
+    shown.page.mouse.up()
+    assert view_of(shown)[4] != before[4]
+    shown.page.select_option("#beside", "")
+    shown.wait()
+    assert shown.run("() => viewer.shown.length") == 1
+    # What the closed picture hides stays hidden.
+    assert "only.prediction-2=chair" in shown.run("() => viewer.link")
+
+
+def test_link_restores_the_view(show, path, tmp_path):
+    link = (
+        "#color=error&color=rgb&view=1,2,1,4,0.5,0.3,0&hide.scannet20=floor&ceiling=1.5&mesh=false"
+    )
+    shown = show(path, link).wait()
+    shown.page.wait_for_function("location.hash.includes('ceiling')")
+    first = read_pixels(shown, tmp_path)
+    again = show(path, shown.page.evaluate("location.hash")).wait()
+    assert again.run("() => viewer.link") == shown.run("() => viewer.link")
+    assert (read_pixels(again, tmp_path) == first).all()
+
+    for nonsense in ("#view=1,2", "#view=0,0,0,-1,0,0,0", "#color=fog&hide.fog=a", "#ceiling=high"):
+        assert len(pick(show(path, nonsense).wait())) > 50
+
+
+def test_ceiling_cuts_what_is_above(shown, scene):
+    height = scene.points[:, 2].min() + 1
+    shown.run(
+        "height => { const e = document.getElementById('ceiling'); e.value = height;"
+        "e.dispatchEvent(new Event('input', { bubbles: true })); }",
+        float(height),
+    )
+    vertices = pick(shown)[:, 2]
+    # The vertex of a triangle may be above, if its seen part is not.
+    assert scene.points[vertices, 2].max() < height + 0.3
+
+
+def test_button_saves_the_picture_with_a_transparent_background(shown, tmp_path):
+    with shown.page.expect_download() as download:
+        shown.page.click("#save")
+    assert download.value.suggested_filename == f"{TRAIN}_scannet20.png"
+    download.value.save_as(tmp_path / "x.png")
+    opacity = np.asarray(Image.open(tmp_path / "x.png"))[..., 3]
+    box = shown.page.locator("#picture").bounding_box()
+    assert opacity.shape == (round(2 * box["height"]), round(2 * box["width"]))
+    assert opacity[0, 0] == 0
+    assert 0.1 < (opacity == 255).mean() < 0.9
+
+
+def test_fewer_points_are_drawn_while_the_camera_turns(show, scene, tmp_path):
+    count = 100_000
+    repeated = np.resize(np.arange(len(scene.points)), count)
+    points = scene.points[repeated]
+    rgb = replace(scene.colorings["rgb"], colors=scene.colorings["rgb"].colors[repeated])
+    many = replace(scene, points=points, normals=None, faces=None, colorings={"rgb": rgb})
+    path = tmp_path / "page.html"
+    path.write_bytes(make_scene_page(many))
+    spy = """window.counts = [];
+        const { drawArrays } = WebGL2RenderingContext.prototype;
+        WebGL2RenderingContext.prototype.drawArrays = function (...words) {
+            counts.push(words[2]);
+            drawArrays.apply(this, words);
+        };"""
+    shown = show(path, script=spy).wait()
+    # So is the first picture.
+    assert shown.page.evaluate("[counts[0], counts.at(-1)]") == [33_333, count]
+    shown.press("ArrowLeft")
+    assert set(shown.page.evaluate("counts")) == {33_333, count}
+    assert shown.page.evaluate("counts.at(-1)") == count
+
+
+def test_lost_graphics_are_explained_and_return(shown, tmp_path):
+    before = read_pixels(shown, tmp_path)
+    lose = "window.lost = viewer.drawing.gl.getExtension('WEBGL_lose_context')"
+    shown.page.evaluate(f"() => ({lose}).loseContext()")
+    shown.page.locator("#trouble", has_text="graphics card was reset").wait_for()
+    shown.page.evaluate("() => lost.restoreContext()")
+    shown.page.locator("#trouble").wait_for(state="hidden")
+    assert (read_pixels(shown, tmp_path) == before).mean() > 0.999
+
+
+def test_browser_that_cannot_draw_gets_a_message(show, scene, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_bytes(make_scene_page(scene, picture=b"\x89PNG"))
+    script = "HTMLCanvasElement.prototype.getContext = () => null;"
+    trouble = show(path, script=script).page.locator("#trouble")
+    trouble.wait_for()
+    assert "cannot show the scene: it has no WebGL2" in trouble.inner_text()
+
+    without = show(path, java_script_enabled=False).page
+    assert "needs JavaScript" in without.inner_text("main")
+    assert without.get_attribute("noscript img", "src").startswith("data:image/png;base64,")
+
+
+def test_names_are_text_and_the_policy_stops_scripts_and_requests(show, browser, scene, tmp_path):
+    instances = scene.colorings["instances"]
+    named = [replace(each, name=f"{MARKUP} {i}") for i, each in enumerate(instances.categories)]
+    markup = replace(instances, title=MARKUP, categories=tuple(named))
+    page = tmp_path / "page.html"
+    page.write_bytes(
+        make_scene_page(replace(scene, scene_id=MARKUP, colorings={"instances": markup}))
+    )
+    shown = show(page).wait()
+    assert shown.page.title() == shown.page.inner_text("h1") == MARKUP
+    assert list_legend(shown)[0][0] == f"{MARKUP} 0"
+    assert shown.page.locator("img[src=x]").count() == 0
+
+    # Not by `show`, which refuses errors in the console.
+    tab = browser.new_page()
+    tab.goto(page.as_uri())
+    stopped = tab.evaluate(
+        """async () => {
+        const stopped = [];
+        addEventListener("securitypolicyviolation", ({ effectiveDirective }) => {
+            stopped.push(effectiveDirective);
+        });
+        for (const [tag, textContent] of [["script", "window.ran = 1"], ["style", "*{}"]]) {
+            document.body.append(Object.assign(document.createElement(tag), { textContent }));
+        }
+        await fetch("https://example.com").catch(() => {});
+        await new Promise((resolve) => setTimeout(resolve, 100));
+        return [window.ran ?? 0, stopped.map((word) => word.split("-")[0]).sort()];
+        }"""
+    )
+    tab.close()
+    assert stopped == [0, ["connect", "script", "style"]]
+
+
+@pytest.mark.parametrize("odd", ["many", "one", "far"])
+def test_odd_scenes_are_shown(show, scene, tmp_path, odd):
+    rgb = scene.colorings["rgb"]
+    if odd == "many":
+        segments = color_segments(np.arange(len(scene.points)))
+        changed = replace(scene, colorings={"segments": segments})
+    elif odd == "one":
+        one = replace(rgb, colors=rgb.colors[:1])
+        changed = replace(scene, points=scene.points[:1], faces=None, colorings={"rgb": one})
+    else:
+        points = scene.points.copy()
+        points[0] = 1e30
+        changed = replace(scene, points=points, colorings={"rgb": rgb})
+    path = tmp_path / "page.html"
+    path.write_bytes(make_scene_page(changed))
+    shown = show(path).wait()
+
+    if odd == "many":
+        assert shown.page.locator("#categories li").count() == 401
+        assert "and 7,600 more" in shown.page.locator("#categories li").last.inner_text()
+        shown.page.fill("#search", "segment 7999")
+        assert [row[0] for row in list_legend(shown)] == ["segment 7999"]
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (640, 400), (390, 844)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_controls_and_legend_fit_into_the_window(show, path, size, scheme):
+    width, height = size
+    shown = show(
+        path,
+        "#color=prediction&color=error",
+        viewport={"width": width, "height": height},
+        color_scheme=scheme,
+    ).wait()
+    picture = shown.page.locator("#picture").bounding_box()
+    assert picture["width"] * picture["height"] > 0.35 * width * height
+    for control in shown.page.locator("#tools > *").all():
+        box = control.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert box["y"] + box["height"] <= height
+    # Pictures are above each other where the window is upright.
+    (first, second) = [each.bounding_box() for each in shown.page.locator("#captions p").all()]
+    assert (second["y"] > first["y"]) == (height > width)
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    is_dark = (
+        shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(24, 24, 27)"
+    )
+    assert is_dark == (scheme == "dark")
+
+
+def test_fingers_select_turn_and_zoom(show, path):
+    shown = show(
+        path, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    ).wait()
+    box = shown.page.locator("#picture").bounding_box()
+    x, y = box["x"] + 190, box["y"] + 150
+    shown.page.touchscreen.tap(x, y)
+    assert shown.page.is_visible("#selection")
+
+    before = view_of(shown)
+    client = shown.page.context.new_cdp_session(shown.page)
+
+    def touch(kind, *points):
+        touches = [{"x": px, "y": py, "id": i} for i, (px, py) in enumerate(points)]
+        client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touches})
+
+    touch("touchStart", (x, y))
+    touch("touchMove", (x + 40, y))
+    touch("touchEnd")
+    turned = view_of(shown)
+    assert turned[4] != before[4]
+    touch("touchStart", (x - 20, y), (x + 20, y))
+    touch("touchMove", (x - 60, y), (x + 60, y))
+    touch("touchEnd")
+    assert view_of(shown)[3] < turned[3]
+
+
+def test_all_controls_have_names_and_are_reached_by_tab(shown):
+    reached = []
+    for _ in range(60):
+        shown.page.keyboard.press("Tab")
+        reached.append(shown.page.evaluate(ACTIVE))
+    for name in ("scannet20", "beside", "search", "picture", "top-view", "ceiling", "mesh", "save"):
+        assert name in reached
+    unnamed = shown.page.locator("button, input, select, canvas").evaluate_all(
+        "all => all.filter((e) => !(e.innerText || e.ariaLabel || e.labels?.[0]?.innerText)).length"
+    )
+    assert unnamed == 0
+
+
+def test_tables_of_scores_have_aligned_numbers(shown, scene):
+    shown.click("#colorings label:has([value=error])")
+    table = scene.colorings["error"].tables[0]
+    cells = (
+        shown.page.locator("#tables table")
+        .first.locator("tr")
+        .evaluate_all("rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText))")
+    )
+    assert cells == [list(table.columns), *map(list, table.rows)]
+    ends = (
+        shown.page.locator("#tables table")
+        .first.locator(".number")
+        .evaluate_all("all => all.map((cell) => cell.getBoundingClientRect().right)")
+    )
+    assert len(set(ends)) == 1

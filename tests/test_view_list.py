@@ -115,13 +115,6 @@ def listed(tab: Any) -> list[str]:
     return list(items.evaluate_all("items => items.map((item) => item.dataset.key)"))
 
 
-def wait_for_scene(tab: Any, scene_id: str) -> None:
-    """Wait until a scene and its position in the list are shown."""
-    tab.locator("#scene-name", has_text=scene_id).wait_for()
-    tab.wait_for_selector("#position:not(:empty)")
-    tab.wait_for_selector("canvas[aria-busy=false]")
-
-
 # Scores.
 
 
@@ -345,111 +338,6 @@ def test_position_in_the_list_is_announced(tab: Any, whole_list: Any, url: str) 
     assert item.get_attribute("aria-setsize") == "1613"
 
 
-# From the list to scenes, and back.
-
-
-@needs_browser
-def test_next_and_previous_stay_within_filter_and_order(tab: Any, url: str) -> None:
-    open_list(tab, url, "?class=ScanNet20:+wall&sort=smallest")
-    tab.click(f"li[data-key={VAL}] a")
-    wait_for_scene(tab, VAL)
-    assert tab.inner_text("#position") == "1 of 2"
-    assert tab.locator("#previous").is_disabled()
-
-    tab.keyboard.press("n")
-
-    wait_for_scene(tab, TRAIN)
-    assert tab.locator("#next").is_disabled()
-
-
-@needs_browser
-def test_next_scene_has_the_same_colouring_and_title(tab: Any, url: str) -> None:
-    tab.goto(f"{url}scene/{TRAIN}?sort=worst#color=normals")
-    wait_for_scene(tab, TRAIN)
-
-    tab.keyboard.press("n")
-
-    wait_for_scene(tab, VAL)
-    assert tab.evaluate("viewer.coloring.name") == "normals"
-    assert tab.title() == VAL
-
-
-@pytest.fixture
-def hidden_names(tab: Any, url: str) -> list[str]:
-    """The hidden names in the next scene, after all classes but one have been hidden."""
-    names = [f"a class with a long name that no scene has {number}" for number in range(100)]
-    link = "&".join(f"hide.scannet20={name}" for name in names)
-    tab.goto(f"{url}scene/{TRAIN}#color=scannet20&{link}")
-    wait_for_scene(tab, TRAIN)
-    tab.locator("#categories li", has_text="wall").locator(".only").click(force=True)
-
-    tab.keyboard.press("n")
-
-    wait_for_scene(tab, VAL)
-    pairs: list[tuple[str, str]] = tab.evaluate("viewer.visibility.inAllScenes")
-    return [name for _, name in pairs]
-
-
-@needs_browser
-def test_hidden_class_stays_hidden_in_the_next_scene(tab: Any, hidden_names: list[str]) -> None:
-    box = tab.locator("#categories li", has_text="floor").locator("input")
-
-    assert not box.is_checked()
-
-
-@needs_browser
-def test_class_that_is_not_hidden_is_shown_in_the_next_scene(
-    tab: Any, hidden_names: list[str]
-) -> None:
-    box = tab.locator("#categories li", has_text="wall").locator("input")
-
-    assert box.is_checked()
-
-
-@needs_browser
-def test_class_that_a_scene_lacks_stays_hidden(hidden_names: list[str]) -> None:
-    assert sum("no scene has" in name for name in hidden_names) == 100
-
-
-@needs_browser
-def test_back_from_a_later_scene_leads_to_the_list_with_its_filter(tab: Any, url: str) -> None:
-    open_list(tab, url, "?split=val&sort=largest&search=scene")
-    tab.click(f"li[data-key={VAL}] a")
-    wait_for_scene(tab, VAL)
-
-    tab.go_back()
-
-    tab.wait_for_selector("body[aria-busy=false]")
-    assert listed(tab) == [VAL]
-    assert tab.input_value("#search") == "scene"
-
-
-@needs_browser
-def test_link_to_the_list_keeps_the_filter(tab: Any, url: str) -> None:
-    tab.goto(f"{url}scene/{VAL}?split=val")
-    wait_for_scene(tab, VAL)
-
-    tab.click("#home")
-
-    tab.wait_for_selector("body[aria-busy=false]")
-    assert tab.input_value("#split") == "val"
-    assert tab.evaluate("document.activeElement.closest('li').dataset.key") == VAL
-
-
-@needs_browser
-def test_one_step_back_from_the_next_scene_leads_to_the_list(tab: Any, url: str) -> None:
-    open_list(tab, url)
-    tab.click(f"li[data-key={TRAIN}] a")
-    wait_for_scene(tab, TRAIN)
-    tab.keyboard.press("n")
-    wait_for_scene(tab, VAL)
-
-    tab.go_back()
-
-    tab.wait_for_selector("body[aria-busy=false]")
-    assert listed(tab) == list(SCENES)
-
-
 # Scenes that cannot be shown.
 
 
@@ -487,46 +375,6 @@ def test_page_of_a_damaged_scene_names_its_file(damaged_tab: Any, damaged_url: s
     assert damaged_tab.title() == VAL
     assert f"{VAL}.npz" in damaged_tab.inner_text("main")
     assert "process again" in damaged_tab.inner_text("main")
-
-
-@needs_browser
-def test_keys_lead_past_a_damaged_scene_with_filter_and_view(
-    damaged_tab: Any, damaged_url: str
-) -> None:
-    tab = damaged_tab
-    tab.goto(f"{damaged_url}scene/{TRAIN}?search=scene#color=rgb")
-    wait_for_scene(tab, TRAIN)
-    tab.keyboard.press("n")
-    tab.locator("#position", has_text="2 of 3").wait_for()
-
-    tab.keyboard.press("n")
-
-    wait_for_scene(tab, TEST)
-    assert "color=rgb" in tab.url
-    assert "?search=scene" in tab.url
-
-
-@needs_browser
-def test_page_of_a_damaged_scene_leads_back_to_the_list(damaged_tab: Any, damaged_url: str) -> None:
-    damaged_tab.goto(f"{damaged_url}scene/{VAL}?search=scene0")
-    damaged_tab.locator("#position", has_text="2 of").wait_for()
-
-    damaged_tab.locator("#home").click()
-
-    damaged_tab.wait_for_selector("body[aria-busy=false]")
-    assert damaged_tab.url == f"{damaged_url}?search=scene0#{VAL}"
-
-
-# Scenes outside of the list.
-
-
-@needs_browser
-def test_scene_outside_the_filter_has_no_neighbours(tab: Any, url: str) -> None:
-    tab.goto(f"{url}scene/{TRAIN}?split=val")
-    tab.wait_for_selector("canvas[aria-busy=false]")
-
-    assert tab.inner_text("#position") == ""
-    assert tab.locator("#next").is_disabled()
 
 
 # Hostile names, and servers that have ended.

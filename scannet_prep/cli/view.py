@@ -19,12 +19,11 @@ positive, merged, split. A second --pred adds "prediction-2", "error-2" and
 
 examples:
   scannet-prep view scene0011_00
-  scannet-prep view scene0011_00 scene0015_00 -o val.html
+  scannet-prep view scene0011_00 scene0015_00 -o out
   scannet-prep view scene0011_00 --pred predictions --beside labels
   scannet-prep view scene0011_00 --pred old --pred new
-  scannet-prep view scene0011_00 --frames data/frames
   scannet-prep view scene0011_00 --view top -o scene.png
-  scannet-prep view scene0011_00 --link '#scene=...' --width 2000 -o figure.png
+  scannet-prep view scene0011_00 --width 2000 -o figure.png
   scannet-prep view @ids.txt --png -o out
   scannet-prep view scene0011_00 --color rgb -o scene.ply
   scannet-prep view --serve --source data/scannet.tar.zst
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from scannet_prep.stages.view import ViewReport
     from scannet_prep.stages.viewing import Viewing
     from scannet_prep.view.categories import Color
-    from scannet_prep.view.link import Link
     from scannet_prep.view.renderer import PictureOptions
 
 _COLORS = (
@@ -70,8 +68,6 @@ _COLORS = (
 )
 _DEFAULT_PORT = 8808
 _MAX_PREDICTIONS = 2
-# Beside the first one.
-_MAX_PANES = 2
 _DEFAULT_SIZE = (800, 600)
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 _TRANSPARENT = "transparent"
@@ -82,7 +78,7 @@ _NAMED_BACKGROUNDS: Mapping[str, Color | str] = {
 }
 _HEX_COLOR = re.compile("#[0-9a-fA-F]{6}")
 _LEGENDS = ("right", "none")
-_PICTURE_OPTIONS = "--view, --size, --link, --width, --legend, --background and --hide"
+_PICTURE_OPTIONS = "--view, --size, --width, --legend, --background and --hide"
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -142,12 +138,11 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     content.add_argument(
         "--beside",
-        action="append",
         choices=_COLORS,
-        default=[],
+        default="",
         metavar="COLOR",
-        help="also show the scene in these colours, beside the first ones and from the same side; "
-        "repeatable (default: with two predictions, the second one)",
+        help="also show the scene in these colours, beside the first ones and from the same side "
+        "(default: with two predictions, the second one)",
     )
     content.add_argument(
         "--pred",
@@ -159,24 +154,12 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "twice to compare two predictions",
     )
     shared.add_task_arguments(content, "PLACE")
-    content.add_argument(
-        "--frames",
-        type=shared.path_argument,
-        metavar="DIR",
-        help="folder of extracted frames: show at most 40 of their cameras, with small images",
-    )
 
     pictures = parser.add_argument_group("pictures")
     pictures.add_argument(
         "--view",
         metavar="VIEW",
         help="orbit, top, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)",
-    )
-    pictures.add_argument(
-        "--link",
-        metavar="LINK",
-        help="the view of a page: its address, or the part after #, in quotes; also selects scene "
-        "and colouring, unless they are named",
     )
     size = pictures.add_mutually_exclusive_group()
     size.add_argument(
@@ -186,7 +169,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--width",
         type=_width_argument,
         metavar="W",
-        help="width in pixels; the height follows from the view in --link, otherwise 4:3",
+        help="width in pixels; the height is three quarters of it",
     )
     pictures.add_argument(
         "--legend",
@@ -197,7 +180,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--background",
         type=_background_argument,
         metavar="COLOR",
-        help="white, black, transparent, or #rrggbb in quotes (default: that of --link, or white)",
+        help="white, black, transparent, or #rrggbb in quotes (default: white)",
     )
     pictures.add_argument(
         "--hide",
@@ -212,26 +195,24 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
     """Run the command."""
     from scannet_prep.stages import view
 
-    link = _read_link(arguments)
-    options = _picture_options(arguments, link)
-    words = arguments.scenes
-    if link.scene_id and not words:
-        words = [link.scene_id]
-    _check_replaced(link, arguments.color, words)
-    _check_counts(arguments)
+    options = _picture_options(arguments)
+    if len(arguments.pred) > _MAX_PREDICTIONS:
+        raise UsageError(
+            f"{len(arguments.pred)} predictions are given, but at most two can be compared",
+            "name two folders: --pred A --pred B",
+        )
     folders: list[Path] = arguments.pred
     pred_dir, second_dir, *_ = [*folders, None, None]
     viewing = view.open_scenes(
-        words,
+        arguments.scenes,
         arguments.source,
         takes_all=arguments.serve is not None,
         pred_dir=pred_dir,
         second_dir=second_dir,
         task=arguments.task,
-        color=arguments.color or link.color,
+        color=arguments.color,
         beside=arguments.beside,
         label_set=arguments.label_set,
-        frames_dir=arguments.frames,
     )
     if arguments.serve is not None:
         if options or arguments.output:
@@ -246,103 +227,32 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
     return Outcome(report, lines, more={"label_set": viewing.label_set.name})
 
 
-def _check_counts(arguments: argparse.Namespace) -> None:
-    """Check how often arguments are repeated.
-
-    Raises:
-        UsageError: There are more predictions or panes than a page shows.
-    """
-    if len(arguments.pred) > _MAX_PREDICTIONS:
-        raise UsageError(
-            f"{len(arguments.pred)} predictions are given, but at most two can be compared",
-            "name two folders: --pred A --pred B",
-        )
-    if len(arguments.beside) > _MAX_PANES:
-        raise UsageError(
-            f"{len(arguments.beside)} colourings are to be shown beside the first one, "
-            "expected at most two",
-            "repeat --beside at most twice",
-        )
-
-
-def _read_link(arguments: argparse.Namespace) -> Link:
-    """Return the view of the link, or the initial view if there is none.
-
-    Raises:
-        UsageError: The link is not valid, or it is given together with a view.
-    """
-    from scannet_prep.view.link import Link, parse_link
-
-    if arguments.link is None:
-        return Link()
-    if arguments.view:
-        raise UsageError("--link and --view both choose the view", "leave out one of them")
-    link = parse_link(arguments.link)
-    if link.color and link.color not in _COLORS:
-        raise UsageError(
-            f"the link has the colouring {link.color!r:.80}, expected {', '.join(_COLORS)}",
-            "copy the link of a page again, with its button",
-        )
-    return link
-
-
-def _check_replaced(link: Link, color: str, scene_ids: list[str]) -> None:
-    """Check that the link names what it hides, if its colouring or its scene is replaced.
-
-    Raises:
-        UsageError: It has numbers, which mean something else there.
-    """
-    has_other_scene = bool(link.scene_id) and scene_ids != [link.scene_id]
-    if has_other_scene and link.visibility.has_numbers:
-        raise UsageError(
-            "the link hides categories by number, which are others in another scene",
-            f"leave out the scenes, for {link.scene_id}, or show all in the page and copy its link",
-        )
-    has_other_color = color not in ("", link.color)
-    if has_other_color and link.visibility.hidden_numbers:
-        raise UsageError(
-            f"the link hides categories by number, which {color!r} does not have",
-            "leave out --color, or show all in the page and copy its link",
-        )
-
-
-def _picture_options(arguments: argparse.Namespace, link: Link) -> PictureOptions | None:
+def _picture_options(arguments: argparse.Namespace) -> PictureOptions | None:
     """Return the options of pictures; None if none are given."""
-    from dataclasses import replace
-
     from scannet_prep.view.camera import Camera
     from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, choose_samples
+    from scannet_prep.view.visibility import Visibility
 
     is_given = (
-        arguments.view, arguments.link is not None, arguments.size, arguments.width,
-        arguments.legend, arguments.background, arguments.hide,
+        arguments.view, arguments.size, arguments.width, arguments.legend, arguments.background,
+        arguments.hide,
     )  # fmt: skip
     if not any(is_given):
         return None
-    camera = link.camera or Camera.parse(arguments.view or "orbit")
     width, height = arguments.size or _DEFAULT_SIZE
     if arguments.width:
-        aspect = link.camera.aspect if link.camera else 0
         width = arguments.width
-        height = round(width / (aspect or _DEFAULT_SIZE[0] / _DEFAULT_SIZE[1]))
-    background = (
-        arguments.background or BACKGROUNDS["dark" if link.is_light is False else "light"][0]
-    )
-    hidden = (*link.visibility.hidden, *arguments.hide)
+        height = round(width * _DEFAULT_SIZE[1] / _DEFAULT_SIZE[0])
+    background = arguments.background or BACKGROUNDS["light"][0]
     return PictureOptions(
         width,
         height,
-        camera,
+        Camera.parse(arguments.view or "orbit"),
         has_legend=arguments.legend != "none",
         samples=choose_samples(width, height),
         background=None if background == _TRANSPARENT else background,
-        visibility=replace(link.visibility, hidden=hidden),
-        has_mesh=link.has_mesh,
-        has_backs=link.has_backs,
-        point_scale=link.point_scale,
-        has_boxes=link.has_boxes,
-        has_grid=link.has_grid,
-        has_edges=link.has_edges,
+        visibility=Visibility(hidden=tuple(arguments.hide)),
+        has_edges=True,
     )
 
 

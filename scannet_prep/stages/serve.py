@@ -130,11 +130,7 @@ class SceneServer(ThreadingHTTPServer):
         color = self.viewing.choose_color(scene)
         if kind == "scene":
             beside = self.viewing.choose_beside(scene)
-            command = self.viewing.command
-            return make_scene_page(
-                [scene], color=color, beside=beside, is_served=True, command=command
-            )
-        # The script of a page makes the same choice.
+            return make_scene_page(scene, color=color, beside=beside, is_served=True)
         if color not in scene.colorings:
             color = "rgb"
         return encode_png(render_scene(scene, color, _THUMBNAIL))

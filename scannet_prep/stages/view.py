@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -48,8 +47,8 @@ class ViewReport:
     """The result of `run`.
 
     Attributes:
-        kind: `html` for one page of all scenes; `png` or `ply` for a file per scene.
-        colors: The colouring of each scene. A page initially shows that of its first scene.
+        kind: `html`, `png` or `ply`: a file for each scene.
+        colors: The colouring of each scene.
         files: Size in bytes of each file that was written.
     """
 
@@ -77,7 +76,7 @@ def run(
         progress: Advanced by each scene.
 
     Raises:
-        UsageError: The ending contradicts the kind, several scenes are to go into one picture,
+        UsageError: The ending contradicts the kind, several scenes are to go into one file,
             options of pictures are given for other files, several panes are to go into another
             file than a page, or a scene has no such colouring.
         FileError: A scene or a prediction is damaged, has invalid values, or they do not match.
@@ -88,11 +87,6 @@ def run(
         raise UsageError(
             f"a view and a size are for pictures, but a .{kind} file is to be written",
             "pass --png, or leave out the options of pictures",
-        )
-    if viewing.frames is not None and kind != "html":
-        raise UsageError(
-            f"cameras of frames are for pages, but a .{kind} file is to be written",
-            "leave out --frames, or write a page: -o scene.html",
         )
     if viewing.beside and kind != "html":
         raise UsageError(
@@ -110,7 +104,9 @@ def run(
     try:
         with progress.work("view", len(paths), "scenes"):
             scenes = _load_scenes(viewing, colors, progress)
-            for path, content in _encode(viewing, scenes, kind, paths, colors, options):
+            for scene in scenes:
+                path = paths[scene.scene_id]
+                content = _encode(viewing, scene, kind, options)
                 make_directory(folder)
                 temporaries[path] = write_temporary(path, content)
                 sizes[str(path)] = sum(map(len, content))
@@ -129,7 +125,7 @@ def run(
 def _choose_paths(
     scene_ids: Sequence[str], output: Path | None, kind: Kind | None
 ) -> tuple[Kind, dict[str, Path]]:
-    """Choose the kind of the files and the file of each scene; a page is the file of all scenes.
+    """Choose the kind of the files and the file of each scene.
 
     Raises:
         UsageError: See `run`.
@@ -142,7 +138,7 @@ def _choose_paths(
     kind = kind or ending or "html"
 
     if output is not None and ending is not None:
-        if kind != "html" and len(scene_ids) > 1:
+        if len(scene_ids) > 1:
             raise UsageError(
                 f"{output} is one file, but {len(scene_ids):,} scenes are to be shown",
                 f"name a folder for the .{kind} files: -o DIR",
@@ -150,11 +146,7 @@ def _choose_paths(
         paths = dict.fromkeys(scene_ids, output)
     else:
         folder = output or Path()
-        is_joint_page = kind == "html" and len(scene_ids) > 1
-        paths = {}
-        for scene_id in scene_ids:
-            stem = "scenes" if is_joint_page else scene_id
-            paths[scene_id] = folder / f"{stem}.{kind}"
+        paths = {scene_id: folder / f"{scene_id}.{kind}" for scene_id in scene_ids}
     for path in set(paths.values()):
         check_is_folder(path.parent)
     return kind, paths
@@ -190,42 +182,24 @@ def _load_scenes(
     for scene_id in viewing.scene_ids:
         scene = viewing.load(scene_id)
         color = viewing.choose_color(scene)
-        for name in (color, *viewing.choose_beside(scene)):
-            scene.check_coloring(name)
+        for name in (color, viewing.choose_beside(scene)):
+            if name:
+                scene.check_coloring(name)
         colors[scene_id] = color
         yield scene
         progress.advance()
 
 
 def _encode(
-    viewing: Viewing,
-    scenes: Iterator[ViewedScene],
-    kind: Kind,
-    paths: Mapping[str, Path],
-    colors: Mapping[str, str],
-    options: PictureOptions | None,
-) -> Iterator[tuple[Path, list[Buffer]]]:
-    """Encode the files, one at a time."""
+    viewing: Viewing, scene: ViewedScene, kind: Kind, options: PictureOptions | None
+) -> list[Buffer]:
+    """Encode the file of a scene."""
+    color = viewing.choose_color(scene)
     if kind == "html":
         from scannet_prep.view.page import make_scene_page
 
-        # The page starts with the colouring of the first scene, which is chosen when it is loaded.
-        first = next(scenes)
-        page = make_scene_page(
-            chain([first], scenes),
-            color=colors[first.scene_id],
-            beside=viewing.choose_beside(first),
-            command=viewing.command,
-        )
-        yield paths[first.scene_id], [page]
-        return
-    for scene in scenes:
-        color = colors[scene.scene_id]
-        if kind == "png":
-            picture = render_scene(scene, color, options or _DEFAULT_PICTURE)
-            content: list[Buffer] = [encode_png(picture)]
-        else:
-            comment = f"{scene.scene_id}, coloured by {color}"
-            vertex_colors = scene.coloring(color).colors
-            content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
-        yield paths[scene.scene_id], content
+        return [make_scene_page(scene, color=color, beside=viewing.choose_beside(scene))]
+    if kind == "png":
+        return [encode_png(render_scene(scene, color, options or _DEFAULT_PICTURE))]
+    comment = f"{scene.scene_id}, coloured by {color}"
+    return encode_ply(comment, scene.points, scene.coloring(color).colors, scene.faces)

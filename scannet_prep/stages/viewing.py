@@ -1,12 +1,11 @@
 """The scenes to show, with their predictions: found by name, and read one at a time.
 
 open_scenes        find scenes and predictions; nothing is read
-Viewing.load       read a scene, its predictions and its cameras, and check them
+Viewing.load       read a scene and its predictions, and check them
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from scannet_prep.errors import (
     UnknownSceneError,
     UsageError,
 )
-from scannet_prep.frames.folder import FrameFolder
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
 from scannet_prep.predictions.reader import Predictions, find_predictions
@@ -29,7 +27,6 @@ from scannet_prep.release.scene import SceneId
 from scannet_prep.source.place import open_processed
 from scannet_prep.source.scenes import ProcessedScenes
 from scannet_prep.stages.selection import Selection, parse_scene_ids
-from scannet_prep.stages.view_frames import view_cameras
 from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.predicted import Prediction
 
@@ -49,9 +46,8 @@ class Viewing:
             labels, otherwise by the colours of the scan.
         label_set: The label set that the colouring `labels` stands for.
         second: Predictions to compare with `predictions`, for all scenes; None for none.
-        beside: Colourings of the panes beside the first one. If empty, this is that of the second
-            prediction if the first one is shown.
-        frames: Extracted frames, whose cameras are shown; None for none.
+        beside: The colouring of a second picture. If empty, this is that of the second prediction
+            if the first one is shown.
     """
 
     place: ProcessedScenes
@@ -60,19 +56,7 @@ class Viewing:
     color: str
     label_set: LabelSet
     second: Predictions | None = None
-    beside: tuple[str, ...] = ()
-    frames: FrameFolder | None = None
-
-    @property
-    def command(self) -> str:
-        """The command that shows these scenes and predictions, without the options of a file."""
-        words = ["scannet-prep", "view", "--source", self.place.name]
-        for predictions in (self.predictions, self.second):
-            if predictions is not None:
-                words += ["--pred", str(predictions.folder)]
-        if self.predictions is not None:
-            words += ["--task", self.predictions.task, "--label-set", self.label_set.name.lower()]
-        return shlex.join(words)
+    beside: str = ""
 
     def read(self, scene_id: str) -> ProcessedScene:
         """Read one of the scenes, and check it.
@@ -88,21 +72,13 @@ class Viewing:
         return scene
 
     def load(self, scene_id: str) -> ViewedScene:
-        """Read one of the scenes, its predictions and its cameras, and check them.
+        """Read one of the scenes and its predictions, and check them.
 
         Raises:
-            FileError: The scene, a prediction or a frame is damaged, has invalid values, or they
-                do not match.
-            UnknownSceneError: The folder of frames does not hold the scene.
+            FileError: The scene or a prediction is damaged, has invalid values, or they do not
+                match.
         """
         scene = self.read(scene_id)
-        viewed = self._view(scene)
-        if self.frames is None:
-            return viewed
-        return replace(viewed, cameras=view_cameras(self.frames, scene))
-
-    def _view(self, scene: ProcessedScene) -> ViewedScene:
-        """Make the colourings of a scene and of its predictions."""
         if self.predictions is None:
             return view_scene(scene)
         prediction = read_prediction(self.predictions, scene)
@@ -124,12 +100,12 @@ class Viewing:
         # Every scene has `rgb`.
         return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
 
-    def choose_beside(self, scene: ViewedScene) -> list[str]:
-        """Return the colourings of the panes beside the first one."""
+    def choose_beside(self, scene: ViewedScene) -> str:
+        """Return the colouring of the second picture; empty for none."""
         if self.beside:
-            return [self._resolve(color) for color in self.beside]
+            return self._resolve(self.beside)
         second = f"{self.choose_color(scene)}-2"
-        return [second] if second in scene.colorings else []
+        return second if second in scene.colorings else ""
 
     def _resolve(self, color: str) -> str:
         """Return the name of a colouring, which `labels` is not."""
@@ -145,9 +121,8 @@ def open_scenes(
     second_dir: Path | None = None,
     task: Task = "semantic",
     color: str = "",
-    beside: Sequence[str] = (),
+    beside: str = "",
     label_set: LabelSet | str | None = None,
-    frames_dir: Path | None = None,
 ) -> Viewing:
     """Find the scenes to show and their predictions, without reading them.
 
@@ -160,10 +135,9 @@ def open_scenes(
         second_dir: Folder with other predictions of the same scenes, to compare with the first.
         task: The task of the predictions.
         color: One of `COLORINGS`, or `labels`; empty for the default of each scene.
-        beside: Colourings of up to two further panes, like `color`; empty for the default.
+        beside: The colouring of a second picture, like `color`; empty for the default.
         label_set: The label set of labels and prediction; None for the one that the scenes were
             processed with.
-        frames_dir: Folder of extracted frames, whose cameras a page shows.
 
     Raises:
         UsageError: Several scenes are possible, a colouring needs a prediction, or both
@@ -172,7 +146,7 @@ def open_scenes(
         FileError: The place cannot be used, or predictions are missing.
         TransferError: An archive on a web server cannot be read.
     """
-    _check_colors([color, *beside], pred_dir, second_dir)
+    _check_colors([color, beside], pred_dir, second_dir)
     for word in (source, *words):
         _refuse_scene_file(word)
     place = open_processed(source)
@@ -198,7 +172,6 @@ def open_scenes(
     for found in filter(None, predictions):
         # If no scene of the place has a prediction, all of them are missing.
         found.check_scenes(scene_ids or list(place.entries), "name scenes that have one")
-    frames = None if frames_dir is None else FrameFolder(frames_dir)
     first, second, *_ = [*predictions, None, None]
     return Viewing(
         place,
@@ -207,8 +180,7 @@ def open_scenes(
         color,
         label_set,
         second=second,
-        beside=tuple(beside),
-        frames=frames,
+        beside=beside,
     )
 
 

@@ -71,24 +71,6 @@ class Colorings(Mapping[str, Coloring]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ViewedCamera:
-    """The camera of an extracted frame.
-
-    Attributes:
-        number: Number of the frame in its stream.
-        corners: float64 (5, 3), metres, in the frame of the points: the eye, and the four corners
-            of the image at a short distance, in order around it.
-        size: Width and height of the extracted image, in pixels.
-        jpeg: A small image, as JPEG; empty if none was extracted.
-    """
-
-    number: int
-    corners: NDArray[np.float64]
-    size: tuple[int, int]
-    jpeg: bytes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ViewedScene:
     """A scene to show.
 
@@ -102,7 +84,6 @@ class ViewedScene:
         faces: int32 (F, 3), indices of vertices; None if they were not kept.
         colorings: Its colourings by name, in the order of `COLORINGS`. Test scenes have only `rgb`
             and `normals`, and those of predictions that need no annotation.
-        cameras: The cameras of some extracted frames, in their order.
     """
 
     scene_id: str
@@ -112,7 +93,6 @@ class ViewedScene:
     normals: NDArray[np.floating[Any]] | None
     faces: NDArray[np.int32] | None
     colorings: Mapping[str, Coloring]
-    cameras: tuple[ViewedCamera, ...] = ()
 
     def check_coloring(self, name: str) -> None:
         """Check that the scene has a colouring.

@@ -129,7 +129,7 @@ def show(
         has_edges=True,
     )
     picture = encode_png(render_scene(scene, color, options))
-    page = make_scene_page([scene], color=color, picture=picture)
+    page = make_scene_page(scene, color=color, picture=picture)
     return NotebookPage(scene.scene_id or "a sample", page, picture, height)
 
 

@@ -1,325 +1,231 @@
 """HTML pages that show scenes in a browser, without network, server or installation.
 
-The journey of a scene:
+A page is one file: style, script, a description as JSON, and arrays as base64 of deflate.
 
-    coloring   all its colourings
-    page       vertices sorted by cells along a Z-order curve
-               --> arrays as blocks: <script type="application/octet-stream">, base64 of deflate
-               --> descriptions as JSON, in one <script type="application/json">
-    markup     one file of blocks, descriptions, style sheet and script
-
-Positions are whole multiples of a step. 65,535 steps are the longest side of the scene's box, so
-a step is about 0.1 mm in a room. Neighbours on a Z-order curve are similar. The blocks hold the
-differences between neighbours, byte by byte, which compress to half the size. Vertices of the same
-cell stay in the order of the mesh, so that their numbers compress, too.
+Positions are steps of a grid, each stored as the difference from the vertex before. Triangles begin
+with their lowest corner and are sorted by it: it is stored as the difference from that of the
+triangle before, and the other corners as differences from it. Of numbers of several bytes, the
+first bytes of all are stored first, then the second bytes, and so on. All this halves the size.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from html import escape
+from importlib import resources
+from string import Template
 from typing import Any
 
 import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.view.boxes import WITHOUT_BOX
-from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
-from scannet_prep.view.categories import Category, Coloring
-from scannet_prep.view.coloring import ViewedCamera, ViewedScene
-from scannet_prep.view.markup import (
-    element,
-    embed_data,
-    embed_png,
-    make_page,
-    read_asset,
-    read_fragment,
-)
-from scannet_prep.view.raster import SPREAD, estimate_spacing
-from scannet_prep.view.renderer import BACKGROUNDS, LIGHT
-from scannet_prep.view.visibility import find_floor
+from scannet_prep.view.categories import UNLABELED, Category, Coloring
+from scannet_prep.view.coloring import ViewedScene
 
-# Each script uses only those before it.
-_SCRIPTS = (
-    "page/data.js",
-    "page/camera.js",
-    "page/shaders.js",
-    "page/splats.js",
-    "page/finishing.js",
-    "page/drawing.js",
-    "page/picking.js",
-    "page/overlay.js",
-    "page/pane.js",
-    "page/visibility.js",
-    "page/explanations.js",
-    "page/legend.js",
-    "page/tooltip.js",
-    "page/frames.js",
-    "page/clip.js",
-    "page/link.js",
-    "page/figure.js",
-    "page/saving.js",
-    "page/selection.js",
-    "page/flight.js",
-    "page/controls.js",
-    "page/panes.js",
-    "page/viewer.js",
-)
-# Only pages from a server have a next and a previous scene to request.
-_SERVED_SCRIPTS = ("page/request.js", "page/filter.js", "page/neighbours.js")
-_GRID_STEPS = 65_535
-_GRID_BITS = 16
-# A cell is 1,024 steps wide, about 0.1 m. In larger cells, positions compress worse, and numbers of
-# vertices better.
-_CELL_BITS = 10
-_DEFLATE_LEVEL = 7
+# The longest side of the scene's box has so many steps: in a room, a step is about 0.1 mm.
+_STEPS = 65_535
+_CELL_M = 0.1
+_DEFLATE_LEVEL = 9
 
 
 def make_scene_page(
-    scenes: Iterable[ViewedScene],
+    scene: ViewedScene,
     *,
     color: str = "",
-    beside: Sequence[str] = (),
+    beside: str = "",
     is_served: bool = False,
-    command: str = "scannet-prep view",
     picture: bytes = b"",
 ) -> bytes:
-    """Make a page that shows scenes.
+    """Make the page of a scene.
 
     Args:
-        scenes: The scenes, at least one; they are encoded one after the other.
-        color: The initial colouring, if a scene has it; by default `rgb`.
-        beside: The initial colourings of up to two panes beside the first one, which show the same
-            scene from the same side.
-        is_served: Whether the page comes from a server of scenes: it then links to the list of all
-            scenes, and to the next and the previous scene of the list.
-        command: The command that reads the same scenes and predictions; the page adds the view.
+        scene: The scene.
+        color: The initial colouring; by default the first.
+        beside: The initial colouring of a second picture beside the first one; none by default.
+        is_served: Whether the page comes from a server of scenes: it then links to their list.
         picture: PNG to show where scripts are disabled; none by default.
 
     Returns:
-        The whole file, UTF-8. The same scenes always give the same bytes.
+        The whole file, UTF-8. The same scene always gives the same bytes.
     """
-    blocks = _Blocks()
-    descriptions = [_describe_scene(scene, blocks) for scene in scenes]
-    title: str = descriptions[0]["name"]
-    if len(descriptions) > 1:
-        title += f" and {len(descriptions) - 1:,} more"
+    points = scene.points.astype(np.float64)
+    origin = points.min(axis=0)
+    size = points.max(axis=0) - origin
+    # A scene of one point has no extent.
+    step = (float(size.max()) or 1.0) / _STEPS
+    grid = np.rint((points - origin) / step).astype(np.uint16)
+    arrays: dict[str, NDArray[Any]] = {"steps": np.diff(grid, axis=0, prepend=np.uint16(0))}
+    if scene.faces is not None:
+        arrays["faces"] = _pack_faces(scene.faces)
+    colorings = list(scene.colorings.values())
+    for coloring in colorings:
+        arrays[f"color-{coloring.name}"] = _find_values(coloring)
+
     data = {
-        "title": title,
+        "name": scene.scene_id,
         "color": color,
-        "isServed": is_served,
-        "command": command,
-        "beside": list(beside),
-        **_describe_view(),
-        "scenes": descriptions,
+        "beside": beside,
+        "origin": origin.tolist(),
+        "step": step,
+        "spacing": _estimate_spacing(grid, step),
+        "unlabeled": UNLABELED,
+        "arrays": [{"name": name, "dtype": str(array.dtype)} for name, array in arrays.items()],
+        "colorings": [_describe_coloring(coloring) for coloring in colorings],
     }
     # Escape "<", so that no name can end the element.
-    without_script = []
-    if picture:
-        image = element("img", src=embed_png(picture), alt=title, class_="still")
-        without_script.append(element("noscript", image))
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    scripts = (*_SERVED_SCRIPTS, *_SCRIPTS) if is_served else _SCRIPTS
-    return make_page(
-        title,
-        # The children of the fragment's <body>.
-        list(read_fragment("page/page.html")),
-        without_script,
-        embed_data("application/json", {"data": text}),
-        embed_data("application/octet-stream", blocks.texts),
-        style=read_asset("page/page.css", "page/print.css"),
-        script=read_asset(*scripts),
-        is_served=is_served,
+    blocks = [_embed("data", text)]
+    blocks += [_embed(f"array-{name}", _pack(array)) for name, array in arrays.items()]
+    style = _read_asset("page.css")
+    script = _read_asset("drawing.js") + _read_asset("viewer.js")
+    still = ""
+    if picture:
+        png = base64.b64encode(picture).decode()
+        still = f'<img src="data:image/png;base64,{png}" alt="">'
+    return _fill(
+        _read_asset("page.html"),
+        policy=_make_policy(style, script),
+        style=style,
+        script=script,
+        name=escape(scene.scene_id),
+        facts=escape(_describe_scene(scene, size)),
+        home='<a href="/">All scenes</a>' if is_served else "",
+        choices="".join(map(_make_choice, colorings)),
+        options="".join(map(_make_option, colorings)),
+        still=still,
+        low=math.floor(origin[2]),
+        high=math.ceil(origin[2] + size[2]),
+        mesh="disabled" if scene.faces is None else "checked",
+        blocks="\n".join(blocks),
     )
 
 
-def _describe_view() -> dict[str, Any]:
-    """Return the constants of the renderer, so that pages and pictures look the same."""
-    camera = Camera()
-    backgrounds = {}
-    for name, (color, _) in BACKGROUNDS.items():
-        backgrounds[name] = [part / 255 for part in color]
-    return {
-        "camera": {
-            "azimuth": math.radians(camera.azimuth),
-            "elevation": math.radians(camera.elevation),
-            "slope": math.tan(FIELD_OF_VIEW / 2),
-            "filled": FILLED,
-            "near": NEAR,
-        },
-        "light": LIGHT.tolist(),
-        "backgrounds": backgrounds,
-        "withoutBox": WITHOUT_BOX,
-    }
+def _pack_faces(faces: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Sort triangles, (F, 3), and return their differences; see the docstring of the module."""
+    # Rotating a triangle does not turn it over.
+    rotations = (faces.argmin(axis=1)[:, np.newaxis] + np.arange(3)) % 3
+    corners = np.take_along_axis(faces, rotations, axis=1).astype(np.int32)
+    # The last key of `lexsort` comes first.
+    corners = corners[np.lexsort(corners.T[::-1])]
+    lowest = corners[:, :1]
+    return np.hstack([np.diff(lowest, axis=0, prepend=np.int32(0)), corners[:, 1:] - lowest])
 
 
-class _Blocks:
-    """The arrays of a page.
-
-    Attributes:
-        texts: Base64 of deflate of each array, by id.
-    """
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
-
-    def add_image(self, data: bytes) -> str:
-        """Add an image as it is, and return its id."""
-        block = f"image-{len(self.texts)}"
-        self.texts[block] = base64.b64encode(data).decode()
-        return block
-
-    def add(self, array: NDArray[np.unsignedinteger[Any]]) -> dict[str, Any]:
-        """Encode an array, (rows,) or (rows, columns).
-
-        Returns:
-            The description from which `data.js` decodes it.
-        """
-        columns = np.ascontiguousarray(array.reshape(len(array), -1).T)
-        # Differences of unsigned numbers wrap around, and so do the sums that undo them.
-        differences = np.diff(columns, axis=1, prepend=columns.dtype.type(0))
-        value_bytes = columns.dtype.itemsize
-        # (columns, bytes, rows): the first byte of all rows, then the second, and so on.
-        planes = differences.astype(f"<u{value_bytes}").view(np.uint8)
-        planes = planes.reshape(*columns.shape, value_bytes).transpose(0, 2, 1)
-        packed = deflate.deflate_compress(np.ascontiguousarray(planes).data, _DEFLATE_LEVEL)
-
-        name = f"block-{len(self.texts)}"
-        self.texts[name] = base64.b64encode(packed).decode()
-        return {
-            "block": name,
-            "rows": len(array),
-            "columns": len(columns),
-            "bytes": value_bytes,
-        }
+def _find_values(coloring: Coloring) -> NDArray[np.unsignedinteger[Any]]:
+    """Return the indices of categories, (V,), or the colours if there are none, (V, 3)."""
+    if coloring.indices is None:
+        return coloring.colors
+    is_small = len(coloring.categories) <= 1 << 8
+    return coloring.indices.astype(np.uint8) if is_small else coloring.indices
 
 
-def _describe_scene(scene: ViewedScene, blocks: _Blocks) -> dict[str, Any]:
-    """Describe a scene for the script; its arrays are added to the blocks."""
-    colorings = list(scene.colorings.values())
-    spacing = estimate_spacing(scene.points)
-
-    # Positions as steps from the lowest corner of the scene's box.
-    points = scene.points.astype(np.float64)
-    origin = points.min(axis=0)
-    longest = float((points - origin).max())
-    # A scene of one point has no extent.
-    step = (longest or 1.0) / _GRID_STEPS
-    grid = np.rint((points - origin) / step).astype(np.uint16)
-
-    order = _z_order(grid)
-    arrays = {
-        "positions": blocks.add(grid[order]),
-        "order": blocks.add(order.astype(np.uint32)),
-    }
-    face_count = 0
-    if scene.faces is not None and len(scene.faces):
-        face_count = len(scene.faces)
-        arrays["faces"] = blocks.add(_pack_faces(scene.faces, order))
-    return {
-        "name": scene.scene_id,
-        "split": scene.split,
-        "frame": scene.frame,
-        "vertices": len(points),
-        "triangles": face_count,
-        "origin": origin.tolist(),
-        "step": step,
-        "grid": grid.max(axis=0).tolist(),
-        "floor": find_floor(scene.points),
-        "pointSize": spacing * SPREAD,
-        "arrays": arrays,
-        "colorings": [_describe_coloring(coloring, order, blocks) for coloring in colorings],
-        **_describe_cameras(scene.cameras, blocks),
-    }
+def _pack(array: NDArray[Any]) -> str:
+    """Pack an array; see the docstring of the module."""
+    ordered = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    planes = ordered.view(np.uint8).reshape(-1, array.dtype.itemsize).T
+    packed = deflate.deflate_compress(planes.tobytes(), _DEFLATE_LEVEL)
+    return base64.b64encode(packed).decode()
 
 
-def _describe_cameras(cameras: Sequence[ViewedCamera], blocks: _Blocks) -> dict[str, Any]:
-    """Describe the cameras of a scene; nothing for a scene without cameras."""
-    if not cameras:
-        return {}
-    descriptions = []
-    for camera in cameras:
-        width, height = camera.size
-        descriptions.append(
-            {
-                "number": camera.number,
-                "corners": camera.corners.round(4).tolist(),
-                "size": f"{width} x {height}",
-                "image": blocks.add_image(camera.jpeg) if camera.jpeg else "",
-            }
-        )
-    return {"frames": descriptions}
+def _describe_scene(scene: ViewedScene, size: NDArray[np.float64]) -> str:
+    """Describe a scene in a line."""
+    parts = [scene.split, scene.frame, f"{len(scene.points):,} vertices"]
+    if scene.faces is not None:
+        parts.append(f"{len(scene.faces):,} faces")
+    parts.append(" x ".join(f"{length:.1f}" for length in size.tolist()) + " m")
+    return " · ".join(part for part in parts if part)
 
 
-def _describe_coloring(
-    coloring: Coloring, order: NDArray[np.int64], blocks: _Blocks
-) -> dict[str, Any]:
-    """Describe a colouring: indices of categories, or colours if it has no categories."""
-    values: NDArray[np.unsignedinteger[Any]] = coloring.colors
-    if coloring.indices is not None:
-        values = coloring.indices
-        if len(coloring.categories) <= 1 << 8:
-            values = values.astype(np.uint8)
+def _describe_coloring(coloring: Coloring) -> dict[str, Any]:
+    """Describe a colouring for the script."""
     return {
         "name": coloring.name,
         "title": coloring.title,
-        "values": blocks.add(values[order]),
         "isPerScene": coloring.is_per_scene,
         "categories": [_describe_category(category) for category in coloring.categories],
-        "tables": [asdict(table) for table in coloring.tables],
+        "tables": [
+            {"title": table.title, "columns": table.columns, "rows": table.rows}
+            for table in coloring.tables
+        ],
     }
 
 
 def _describe_category(category: Category) -> dict[str, Any]:
-    """Describe a category."""
+    """Describe a category; those of the same key share a line of the legend."""
     description = {
         "name": category.name,
-        "color": "#{:02x}{:02x}{:02x}".format(*category.color),
+        "color": category.color,
         "count": category.count,
-        "ambient": round(category.ambient, 3),
+        "note": category.note,
+        "raw": category.raw_category,
+        "object": category.object_id,
     }
-    if category.raw_category:
-        description["raw"] = category.raw_category
-    if category.note:
-        description["note"] = category.note
-    if category.object_id is not None:
-        description["object"] = category.object_id
-    return description
+    return {key: value for key, value in description.items() if value not in ("", None)}
 
 
-def _z_order(grid: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Sort points by cells along a Z-order curve (Morton, 1966), and in their order within a cell.
+def _make_choice(coloring: Coloring) -> str:
+    """Make the button that chooses a colouring."""
+    name = escape(coloring.name)
+    field = f'<input type="radio" name="color" value="{name}">'
+    return f'<label title="{escape(coloring.title)}">{field}{name}</label>'
 
-    The key of a cell interleaves the bits of x, y and z.
+
+def _make_option(coloring: Coloring) -> str:
+    """Make the line of a list that chooses a colouring."""
+    return f'<option value="{escape(coloring.name)}">{escape(coloring.title)}</option>'
+
+
+def _estimate_spacing(grid: NDArray[np.uint16], step: float) -> float:
+    """Estimate the distance between neighbours on a surface in metres: in most scenes, 0.02.
+
+    The estimate is based on how many cells of a grid contain points: if the points of a surface
+    share its cells equally, each has a square whose side is the distance to its neighbours.
+
+    Args:
+        grid: (V, 3), positions in steps.
+        step: The length of a step in metres.
     """
-    keys = np.zeros(len(grid), np.uint64)
-    for bit in range(_CELL_BITS, _GRID_BITS):
-        for axis in range(3):
-            bits = ((grid[:, axis] >> bit) & 1).astype(np.uint64)
-            keys |= bits << np.uint64(3 * bit + axis)
-    return np.argsort(keys, kind="stable")
+    cell = max(1, round(_CELL_M / step))
+    x, y, z = (grid // np.uint16(min(cell, _STEPS))).astype(np.int64).T
+    filled = np.unique((x * (_STEPS + 1) + y) * (_STEPS + 1) + z)
+    return cell * step * math.sqrt(len(filled) / len(grid))
 
 
-def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Pack triangles of the sorted vertices, (F, 3).
+def _make_policy(style: str, script: str) -> str:
+    """Make a Content-Security-Policy under which a page loads nothing and runs its own script."""
+    rules = (
+        "default-src 'none'",
+        "img-src data:",
+        f"style-src {_hash_source(style)}",
+        f"script-src {_hash_source(script)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return "; ".join(rules)
 
-    Returns:
-        Sorted rows of the lowest corner, and of the two others as differences from it, each added
-        to those of all rows before, modulo 2**32. A block stores differences between rows, so it
-        stores these differences as they are: they are small, and rows are not alike in them.
-    """
-    new_indices = np.empty(len(order), np.int64)
-    new_indices[order] = np.arange(len(order))
-    corners = new_indices[faces]
-    # Rotate each triangle to its lowest corner, which does not turn it over.
-    rotations = (corners.argmin(axis=1)[:, np.newaxis] + np.arange(3)) % 3
-    corners = np.take_along_axis(corners, rotations, axis=1)
-    # Sort by the lowest corner, then by the two others: the last key of `lexsort` comes first.
-    corners = corners[np.lexsort(corners.T[::-1])]
-    corners[:, 1:] -= corners[:, :1]
-    corners[:, 1:] = np.cumsum(corners[:, 1:], axis=0)
-    return corners.astype(np.uint32)
+
+def _hash_source(text: str) -> str:
+    """Return the source expression of a style or a script."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _embed(name: str, text: str) -> str:
+    """Embed data for the script, which browsers do not run."""
+    return f'<script type="text/plain" id="{escape(name)}">{text}</script>'
+
+
+def _read_asset(name: str) -> str:
+    """Read one of the files that pages are made of."""
+    folder = resources.files("scannet_prep").joinpath("assets", "page")
+    return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+def _fill(template: str, **texts: object) -> bytes:
+    """Fill the places of a template, which are marked by `$name`."""
+    # Paths may contain lone surrogates, which UTF-8 cannot encode.
+    return Template(template).substitute(texts).encode("utf-8", "backslashreplace")

@@ -1,744 +1,541 @@
-/** The viewer: it holds the scene, the view and the options, and connects them to the controls of the page. */
+/** The page of a scene: its legend and controls. It follows drawing.js in the same script. */
 
-const $ = (id) => document.getElementById(id);
+const TYPES = {
+  int32: Int32Array,
+  uint8: Uint8Array,
+  uint16: Uint16Array,
+  uint32: Uint32Array,
+};
 // Browsers allow only a few changes of the address per second.
-const LINK_DELAY_MS = 300;
-// A camera that has not moved for so long stands still.
-const SETTLE_MS = 200;
-// The wheel turns on if it turns again within this time.
-const ANCHOR_MS = 400;
-// Without a graphics card, scenes of more vertices are drawn in less detail while the camera moves.
-const DRAFT_VERTICES = 30_000;
+const STORE_DELAY_MS = 300;
+// The mouse has to rest so long: finding the vertex below it draws the scene.
+const HOVER_DELAY_MS = 60;
+// A longer legend ends with the number of its other lines.
+const MAX_LINES = 400;
+// The first view shows about so many of the vertices.
+const FITTED_POINTS = 4000;
+// The tooltip also has these colourings, if they are not shown.
+const NAMED = /^(instances|prediction)/;
+const NUMBER = /^(-|[\d.,]+( %)?)$/;
+const FAINT = 150;
 
+/** Find an element of the page. */
+function $(id) {
+  return document.getElementById(id);
+}
+
+/** The page; colourings are those of the data, with their values and what is hidden of them. */
 class Viewer {
-  coloring = null;
-  scene = null;
-  beside = []; // names of the colourings of the panes beside the first one, if the scene has them
-  listing = null; // what the legend lists, see combineColorings
-  hidden = new Set(); // the numbers of the listed categories that are hidden
-  #isDue = false;
-  #isPointDue = false;
-  #pointed = { x: 0, y: 0, vertex: -1, isInside: false };
-  #anchor = { x: 0, y: 0, time: 0, point: null };
-  #linkTimer = 0;
-  #scale = 1; // of the picture; larger while it is saved
-  #isDraft = false;
-  #isLoading = false; // whether the picture still shows an older scene or colouring
-  #settleTimer = 0;
-  #statesTask = 0; // number of the latest request for states of vertices
-  #task = 0; // number of the latest request for a scene or a colouring
+  shown = []; // the colourings of the panes
+  #boxes = new Map(); // the checkboxes of the legend, by the key of their line
+  #lines = new Map(); // all lines of the legend by key, see `#findLines`
+  #highlighted = null; // the key of a line
+  #storeTimer = 0;
+  #hoverTimer = 0;
 
-  constructor(data) {
+  constructor(data, arrays) {
     this.data = data;
-    this.scenes = data.scenes.map((description) => new Scene(description));
-    this.canvas = $("picture");
-    this.panes = new Panes(this);
-    this.camera = new Camera(data.camera);
-    this.tooltip = new Tooltip();
-    this.frameMarks = new FrameMarks();
-    this.overlay = new Overlay();
-    this.selection = new Selection(this);
-    this.clip = new ClipBox(() => this.#limitsChanged());
-    this.visibility = new Visibility();
-    this.legend = new Legend(() => this.#switched(), (number) => this.#highlight(number));
-    this.options = {
-      points: { value: 1, start: 1 },
-      ceiling: { value: Infinity, start: Infinity }, // metres above the floor
-      mesh: { value: true, start: true },
-      grid: { value: false, start: false },
-      backs: { value: false, start: false },
-      cameras: { value: true, start: true },
-      edges: { value: true, start: true }, // eye-dome lighting
-      boxes: { value: false, start: false },
-      ortho: { value: false, start: false },
-      light: { value: false, start: matchMedia("(prefers-color-scheme: light)").matches },
-    };
-    this.view = { light: new Float32Array(3) };
-    new SaveDialog(this);
+    for (const coloring of data.colorings) {
+      for (const category of coloring.categories) category.key ??= category.name;
+      coloring.values = arrays[`color-${coloring.name}`];
+      coloring.hidden = new Set(); // names of categories
+    }
+    const { steps, faces: corners = new Int32Array(0) } = arrays;
+    sumSteps(steps);
+    sumCorners(corners);
+    const normals = arrays["color-normals"];
+    this.steps = steps;
+    this.drawing = new Drawing($("picture"), { ...data, steps, normals, corners });
     this.#listen();
-    listenToKeys(this);
+    this.follow(location.hash);
+    this.drawing.draw(true);
+  }
+
+  /** The number of vertices. */
+  get vertexCount() {
+    return this.steps.length / 3;
+  }
+
+  /** Return the position of a vertex, in metres. */
+  positionOf(vertex) {
+    return this.data.origin.map((at, axis) => at + this.data.step * this.steps[3 * vertex + axis]);
+  }
+
+  /** Show one or two colourings, by name. */
+  show(names) {
+    const { colorings } = this.data;
+    const known = names.flatMap((name) => colorings.filter((each) => each.name === name));
+    this.shown = known.length ? known.slice(0, 2) : [colorings[0]];
+    document.querySelector(`#colorings [value="${CSS.escape(this.shown[0].name)}"]`).checked = true;
+    $("beside").value = this.shown[1]?.name ?? "";
+    $("captions").replaceChildren(...this.shown.map(({ title }) => make("p", title)));
+    $("tables").replaceChildren(...this.shown.flatMap(makeTables));
+    this.#lines = this.#findLines();
+    this.#listLines();
+    this.recolor();
+  }
+
+  /** Colour all vertices of the panes. */
+  recolor() {
+    const others = this.data.colorings.filter((each) => !this.shown.includes(each));
+    const isShown = findShown(others, this.vertexCount);
+    const panes = this.shown.map((coloring) => ({
+      colors: makeColors(coloring, isShown, this.#highlighted),
+      isMixed: !coloring.categories.length,
+    }));
+    this.drawing.setPanes(panes);
+    const count = this.data.colorings.reduce((sum, { hidden }) => sum + hidden.size, 0);
+    $("all").hidden = !count;
+    $("all").textContent = `Show all (${count.toLocaleString("en")} hidden)`;
+    this.#store();
   }
 
   /** The view, as the part of an address after `#`. */
   get link() {
-    return writeLink(this);
-  }
-
-  /** The view of the first pane alone, for a picture of the command, which has a light background by default. */
-  get firstLink() {
-    const { scene, coloring, visibility, aspect } = this;
-    const options = { ...this.options, light: { value: this.options.light.value, start: true } };
-    return writeLink({ ...this, aspect, options, beside: [], listing: coloring, hidden: visibility.hidden(scene, coloring) });
-  }
-
-  /** The drawing of the first pane. */
-  get drawing() {
-    return this.panes.first.drawing;
-  }
-
-  /** The address of the page with the view. */
-  get address() {
-    return location.href.replace(/#.*/, "") + this.link;
-  }
-
-  /** The width of the picture divided by its height. */
-  get aspect() {
-    for (const pane of this.panes.shown) pane.resize(this.#scale);
-    return this.canvas.width / this.canvas.height;
-  }
-
-  /** Show the view of a link, with defaults for all that it does not contain. */
-  async follow(text) {
-    const link = readLink(text);
-    this.selection.clear();
-    for (const [name, option] of Object.entries(this.options)) option.value = link.options[name] ?? option.start;
-    this.beside = link.color || link.beside.length ? link.beside : this.data.beside;
-    await this.open(this.scenes.find((scene) => scene.name === link.scene) ?? this.scenes[0], link.color, link);
-  }
-
-  /** Show a scene in the same colouring, if it has that, and in the view of a link, if one is given. */
-  async open(scene, colorName = this.coloring?.name, link = null) {
-    const task = ++this.#task;
-    this.#isLoading = true;
-    this.canvas.ariaBusy = "true";
-    const colorings = this.#colorings(scene, colorName);
-    // The values are decoded at the same time, and needed later.
-    const values = colorings.map((coloring) => scene.values(coloring));
-    const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners(), ...values]);
-    if (task !== this.#task) return;
-    this.panes.arrange(colorings.length);
-    if (scene !== this.scene) {
-      this.panes.setScene(scene, positions, normals, corners);
-      this.scene = scene;
-      this.positions = positions;
-      this.coloring = null;
-      // Without a colouring, there is no view to write into the address.
-      clearTimeout(this.#linkTimer);
-      this.pointAway();
-      this.selection.clear();
-      this.clip.setScene(scene);
-      this.#describeScene();
-      this.camera.isOrthographic = this.options.ortho.value;
-      this.camera.reset(scene, positions, this.aspect);
-    }
-    if (link) {
-      this.camera.isOrthographic = this.options.ortho.value;
-      this.clip.reset();
-      if (link.clip) this.clip.numbers = link.clip;
-      if (link.view) {
-        Object.assign(this.camera, link.view);
-        // These keep angle and distance within their limits.
-        this.camera.orbit(0, 0);
-        this.camera.zoom(1);
-      } else this.camera.reset(scene, positions, this.aspect);
-      this.#showOptions();
-    }
-    await this.color(colorings[0].name, link);
-  }
-
-  /** Show a colouring of the scene in the first pane; the others keep theirs. */
-  async color(name, link = null) {
-    const task = ++this.#task;
-    this.#isLoading = true;
-    this.canvas.ariaBusy = "true";
-    const colorings = this.#colorings(this.scene, name);
-    const values = await Promise.all(colorings.map((coloring) => this.scene.values(coloring)));
-    if (task !== this.#task) return;
-    const coloring = colorings[0];
-    this.coloring = coloring;
-    this.values = values[0];
-    this.listing = combineColorings(colorings);
-    this.panes.arrange(colorings.length);
-    this.panes.setColorings(colorings, values);
-    if (link) this.#hideByLink(link);
-    else this.#listHidden();
-    this.legend.show(this.listing, this.hidden);
-    for (const input of $("colorings").querySelectorAll("input")) input.checked = input.value === name;
-    this.canvas.ariaLabel = `${this.scene.name}, coloured by ${coloring.title}`;
-    await this.#showStates();
-    if (task !== this.#task) return;
-    this.#isLoading = false;
-    this.cameraMoved();
-  }
-
-  /** Show up to two colourings beside the first one, by name. */
-  async showBeside(names) {
-    const before = this.aspect;
-    this.beside = names;
-    await this.color(this.coloring.name);
-    // Keep what is visible from left to right.
-    this.camera.zoom(Math.max(1, before) / Math.max(1, this.aspect));
-    this.moved();
-  }
-
-  /** Draw soon, and write the view into the address once it stops changing. */
-  moved() {
-    if (!this.coloring) return;
-    clearTimeout(this.#linkTimer);
-    // In a frame of a notebook, addresses are relative to that of the notebook.
-    this.#linkTimer = setTimeout(() => history.replaceState(null, "", this.address), LINK_DELAY_MS);
-    this.invalidate();
-  }
-
-  /** Show a new view: on slow machines first in less detail, and in full once the camera stands still. */
-  cameraMoved() {
-    if (this.drawing.isSoftware && this.scene?.vertices > DRAFT_VERTICES) {
-      this.#isDraft = true;
-      this.canvas.ariaBusy = "true";
-      clearTimeout(this.#settleTimer);
-    }
-    this.moved();
-  }
-
-  /** Draw in full if the camera does not move for a while after a draft: a slow machine may need longer for the draft. */
-  #settle() {
-    clearTimeout(this.#settleTimer);
-    this.#settleTimer = setTimeout(() => {
-      this.#isDraft = false;
-      this.invalidate();
-    }, SETTLE_MS);
-  }
-
-  /** Draw before the next frame. */
-  invalidate() {
-    if (this.#isDue) return;
-    this.#isDue = true;
-    requestAnimationFrame(() => this.#draw());
-  }
-
-  /** Describe the point at a position on the canvas, in CSS pixels. */
-  pointAt(x, y) {
-    this.#pointed.x = x;
-    this.#pointed.y = y;
-    this.#pointed.isInside = true;
-    if (this.#isPointDue) return;
-    this.#isPointDue = true;
-    requestAnimationFrame(async () => {
-      this.#isPointDue = false;
-      if (!this.#pointed.isInside) return;
-      const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
-      if (vertex < 0) this.#hideTooltip();
-      else if (vertex !== this.#pointed.vertex) await this.#showTooltip(vertex);
-      this.panes.mark(this.#pointed.vertex);
-      const { left, top } = this.panes.active.canvas.getBoundingClientRect();
-      this.tooltip.place(left + this.#pointed.x, top + this.#pointed.y);
-    });
-  }
-
-  /** Describe no point any more. */
-  pointAway() {
-    this.#pointed.isInside = false;
-    this.#hideTooltip();
-  }
-
-  #hideTooltip() {
-    this.#pointed.vertex = -1;
-    this.panes.mark(-1);
-    this.tooltip.hide();
-  }
-
-  /** Select the vertex at a position, or measure the distance to it; nothing is selected on the background. */
-  async select(x, y, isOther) {
-    const vertex = this.#pick(x, y);
-    if (vertex >= 0) await this.selection.pick(vertex, isOther || this.selection.isMeasuring);
-    else this.selection.clear();
-  }
-
-  unselect() {
-    this.pointAway();
-    this.selection.clear();
-  }
-
-  /** Show a selection that has changed. */
-  async selected() {
-    this.overlay.setDistance(await this.selection.measured());
-    await this.#showStates();
-    this.invalidate();
-  }
-
-  /** Hide all groups but one. */
-  async showOnly({ coloring, number }) {
-    this.visibility.showOnly(this.scene, coloring, number);
-    await this.#visibilityChanged();
-  }
-
-  /** Describe the point in the middle, for people without a mouse. */
-  async announceMiddle() {
-    this.pointAt(this.canvas.clientWidth / 2, this.canvas.clientHeight / 2);
-    const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
-    const rows = vertex < 0 ? [] : await this.scene.describe(vertex);
-    $("announcement").textContent = rows.map((pair) => pair.join(": ")).join("; ") || "nothing is in the middle";
-  }
-
-  centreOnMiddle() {
-    this.centreAt(this.canvas.clientWidth / 2, this.canvas.clientHeight / 2);
-  }
-
-  /** Centre the point at a position, and turn about it from now on. */
-  centreAt(x, y) {
-    const vertex = this.#pick(x, y);
-    if (vertex >= 0) this.centreOn(vertex);
-  }
-
-  centreOn(vertex) {
-    this.camera.target = this.#point(vertex);
-    this.cameraMoved();
-  }
-
-  /** Zoom towards the point at a position. */
-  approach(x, y, factor) {
-    this.camera.approach(this.#findAnchor(x, y), factor);
-    this.cameraMoved();
-  }
-
-  /** Find the point at a position that keeps its place; the same one as long as the wheel keeps turning. */
-  #findAnchor(x, y) {
-    const now = performance.now();
-    const isSame = this.#anchor.x === x && this.#anchor.y === y && now - this.#anchor.time < ANCHOR_MS;
-    const point = isSame ? this.#anchor.point : this.#pointAlong(x, y);
-    this.#anchor = { x, y, time: now, point };
-    return point;
-  }
-
-  /** Return the point of the scene at a position; on the background, and from above, the one in the plane of the target. */
-  #pointAlong(x, y) {
-    const { camera, canvas } = this;
-    const vertex = camera.isOrthographic ? -1 : this.#pick(x, y);
-    camera.update(this.scene, this.aspect);
-    const point = camera.pointInPicture((2 * x) / canvas.clientWidth - 1, 1 - (2 * y) / canvas.clientHeight, this.aspect);
-    if (vertex < 0) return point;
-    const depth = this.#point(vertex).reduce((sum, at, axis) => sum + (camera.eye[axis] - at) * camera.back[axis], 0);
-    return point.map((at, axis) => camera.eye[axis] + ((at - camera.eye[axis]) * depth) / camera.distance);
-  }
-
-  /** Return the coordinates of a vertex, in metres. */
-  #point(vertex) {
-    const { origin, step } = this.scene;
-    return origin.map((start, axis) => start + this.positions[3 * vertex + axis] * step);
-  }
-
-  toggle(name) {
-    this.#set(name, !this.options[name].value);
-  }
-
-  /** Return to the first view, and show everything again. */
-  async reset() {
-    if (!this.scene) return;
-    for (const name of ["ceiling", "ortho"]) this.options[name].value = this.options[name].start;
-    this.camera.isOrthographic = this.options.ortho.value;
-    this.camera.reset(this.scene, this.positions, this.aspect);
-    this.clip.reset();
-    this.selection.clear();
-    this.#showOptions();
-    await this.showAll();
-  }
-
-  /** Show all categories of all colourings. */
-  async showAll() {
-    this.visibility.showAll();
-    await this.#visibilityChanged();
-  }
-
-  /** Open the next or the previous scene: of the list that the page was opened from, or of the page. */
-  step(steps) {
-    if (this.neighbours) {
-      // The page takes the place of this one: one step back leads to the list.
-      location.replace(this.neighbours.address(steps) + writeLinkOfNextScene(this));
-      return;
-    }
-    const count = this.scenes.length;
-    this.open(this.scenes[(this.scenes.indexOf(this.scene) + steps + count) % count]);
-  }
-
-  slide(id, steps) {
-    const input = $(id);
-    if (input.disabled) return;
-    input.value = Number(input.value) + steps * (id === "ceiling" ? 0.1 : 1);
-    input.dispatchEvent(new Event("input"));
-  }
-
-  explainLostMemory() {
-    showTrouble("The browser needs the graphics memory elsewhere. This page continues as soon as it gets it back.");
-  }
-
-  unfold(isOpen) {
-    document.body.classList.toggle("folded", !isOpen);
-    $("fold").ariaExpanded = String(isOpen);
-  }
-
-  #pick(x, y) {
-    if (!this.coloring) return -1;
-    // The camera may have moved since the last picture.
-    if (this.#isDue) this.#prepare();
-    return this.panes.active.find(x, y, this.camera, this.view);
-  }
-
-  async #showTooltip(vertex) {
-    this.#pointed.vertex = vertex;
-    const { scene } = this;
-    const rows = await scene.describe(vertex);
-    if (this.#pointed.vertex === vertex && scene === this.scene) this.tooltip.show(rows);
-  }
-
-  /** Hide what the legend hides. */
-  async #switched() {
-    if (!this.coloring) return;
-    this.#hideListed();
-    await this.#showStates();
-    this.moved();
-  }
-
-  /** Show all listed categories but one in faint colours; none if it is null. */
-  #highlight(number) {
-    if (!this.coloring || !this.view.background) return;
-    this.panes.highlight(this.listing, number, this.view.background);
-    this.invalidate();
-  }
-
-  /** The colourings of all panes: that of a name, or the first one, and those beside it that the scene has. */
-  #colorings(scene, name) {
-    const first = scene.coloring(name) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
-    const beside = this.beside.map((each) => scene.coloring(each)).filter(Boolean);
-    return [first, ...beside].slice(0, MAX_PANES);
-  }
-
-  /** Show in the legend, too, that other categories are hidden. */
-  async #visibilityChanged() {
-    if (!this.coloring) return;
-    this.#listHidden();
-    this.legend.show(this.listing, this.hidden);
-    await this.#showStates();
-    this.moved();
-  }
-
-  /** List as hidden what one of the panes hides, and hide it in all panes. */
-  #listHidden() {
-    const { scene, visibility, listing } = this;
-    this.hidden = new Set();
-    this.panes.shown.forEach(({ coloring }, pane) => {
-      for (const category of visibility.hidden(scene, coloring)) this.hidden.add(listing.numbers[pane][category]);
-    });
-    this.#hideListed();
-  }
-
-  /** Hide the categories of all panes that the listing hides. */
-  #hideListed() {
-    this.panes.shown.forEach(({ coloring }, pane) => {
-      const own = this.listing.numbers[pane].flatMap((number, category) => (this.hidden.has(number) ? [category] : []));
-      this.visibility.hide(this.scene, coloring, new Set(own));
-    });
-  }
-
-  /** Hide the categories of a link: those that are listed, and those of other colourings. */
-  #hideByLink(link) {
-    this.visibility.showAll();
-    for (const coloring of this.scene.colorings) {
-      const words = link.hidden.get(coloring.name);
-      if (!words) continue;
-      this.visibility.hide(this.scene, coloring, hiddenByLink(words, coloring.categories));
-      for (const name of words.hide ?? []) this.visibility.hideName(this.scene, coloring, name);
-    }
-    const listed = link.hidden.get("");
-    if (listed) {
-      this.hidden = hiddenByLink(listed, this.listing.categories);
-      this.#hideListed();
-    } else this.#listHidden();
-  }
-
-  /**
-   * Draw hidden vertices no longer, and the selection with an outline. A pane hides by its own colouring, so that two
-   * predictions of a class can be compared, and by those that no pane shows.
-   */
-  async #showStates() {
-    const { scene, selection, panes, visibility } = this;
-    const task = ++this.#statesTask;
-    const shown = [...panes.shown];
-    const states = await Promise.all(shown.map(({ coloring }) => {
-      const hiding = visibility.hiding(scene).filter((each) => each === coloring || !panes.shows(each));
-      return visibility.states(scene, hiding, selection.group);
-    }));
-    if (task !== this.#statesTask || scene !== this.scene) return;
-    shown.forEach((pane, index) => pane.drawing.setStates(states[index]));
-    this.#describeHidden();
-    await this.#showBoxes(states[0]);
-  }
-
-  /** Mention what other colourings hide: the legend lists only the categories of the panes. */
-  #describeHidden() {
-    const others = this.visibility.hiding(this.scene).filter((coloring) => !this.panes.shows(coloring));
-    const parts = others.map((coloring) => `${this.visibility.hidden(this.scene, coloring).size} of ${coloring.title}`);
-    $("hidden-elsewhere").hidden = !parts.length;
-    $("hidden-list").textContent = `Also hidden: ${parts.join(", ")}`;
-  }
-
-  /** Draw boxes around the instances that are shown, those of the current colouring or of the scene. */
-  async #showBoxes(states) {
-    const { scene, coloring } = this;
-    const isOfInstances = coloring?.isPerScene && coloring.name !== "segments";
-    const instances = isOfInstances ? coloring : scene.coloring("instances");
-    const withoutBox = new RegExp(this.data.withoutBox);
-    const boxes = [];
-    if (this.options.boxes.value && instances) {
-      const [values, limits] = await Promise.all([scene.values(instances), scene.boxes(instances)]);
-      const isShown = new Uint8Array(instances.categories.length);
-      const { low, high } = this.#limits();
-      const isInside = (vertex) => low.every((start, axis) => {
-        const at = this.positions[3 * vertex + axis];
-        return at >= start && at <= high[axis];
-      });
-      values.forEach((number, vertex) => {
-        if (!isShown[number] && (!states || states[vertex]) && isInside(vertex)) isShown[number] = 1;
-      });
-      instances.categories.forEach(({ name, color }, number) => {
-        if (isShown[number] && !withoutBox.test(name)) boxes.push({ name, color, ...limits[number] });
-      });
-    }
-    if (scene === this.scene) this.overlay.setBoxes(boxes);
-  }
-
-  /** The lowest and the highest corner of what clip box and ceiling leave, in steps from the origin of the scene. */
-  #limits() {
-    const { scene, options } = this;
-    const { low, high } = this.clip.corners;
-    high[2] = Math.min(high[2], (scene.floor + options.ceiling.value - scene.origin[2]) / scene.step);
-    return { low, high };
-  }
-
-  /** Draw soon what clip box and ceiling leave. */
-  async #limitsChanged() {
-    this.moved();
-    if (!this.options.boxes.value || !this.coloring) return;
-    await this.#showStates();
-    this.invalidate();
-  }
-
-  #prepare() {
-    const { camera, canvas, view, options, scene } = this;
-    camera.isOrthographic = options.ortho.value;
-    camera.update(scene, this.aspect);
-    const { slope } = this.data.camera;
-    // The length of one metre in pixels, at a distance of one metre, or in all of an orthographic picture.
-    view.metrePixels = Math.min(canvas.width, canvas.height) / (2 * slope) / (camera.isOrthographic ? camera.distance : 1);
-    view.splatScale = options.points.value;
-    Object.assign(view, this.#limits());
-    view.hasMesh = options.mesh.value;
-    view.hasGrid = options.grid.value;
-    view.hasBacks = options.backs.value;
-    view.hasEdges = options.edges.value && !this.#isDraft;
-    view.hasOutline = this.selection.group !== null;
-    view.isDraft = this.#isDraft;
-    view.pixelRatio = devicePixelRatio * this.#scale;
-    view.background = this.data.backgrounds[options.light.value ? "light" : "dark"];
-    const [right, up, back] = this.data.light;
-    for (let axis = 0; axis < 3; axis++) {
-      view.light[axis] = right * camera.right[axis] + up * camera.up[axis] + back * camera.back[axis];
-    }
-  }
-
-  #draw() {
-    this.#isDue = false;
-    if (!this.coloring || this.drawing.gl.isContextLost()) return;
-    this.#prepare();
-    for (const pane of this.panes.shown) pane.draw(this.camera, this.view);
-    this.#drawAxes();
-    this.frameMarks.place(this.camera, this.canvas.clientWidth, this.canvas.clientHeight);
-    this.overlay.draw(this.camera);
-    // Another point may be under the mouse now.
-    if (this.#isDraft) {
-      this.#hideTooltip();
-      this.#settle();
-    } else if (this.#pointed.isInside) this.pointAt(this.#pointed.x, this.#pointed.y);
-    this.canvas.ariaBusy = String(this.#isDraft || this.#isLoading);
-  }
-
-  /**
-   * Draw the picture larger, and return a copy of it.
-   * @param {number} scale a factor of width and height
-   * @param {number[]} background red, green and blue, 0..1
-   */
-  snapshot(scale, background) {
-    const { canvas, drawing } = this;
-    this.#scale = scale;
-    try {
-      this.#prepare();
-      if (drawing.gl.drawingBufferWidth < canvas.width || drawing.gl.drawingBufferHeight < canvas.height) {
-        throw new Error("the browser cannot draw a picture of this size: choose a smaller one");
+    const { target, distance, azimuth, elevation, isPlan } = this.drawing.camera;
+    const numbers = [...target, distance, azimuth, elevation, Number(isPlan)];
+    const words = new URLSearchParams();
+    for (const { name } of this.shown) words.append("color", name);
+    words.set("view", numbers.map((number) => Number(number.toFixed(3))));
+    for (const { name, hidden, categories } of this.data.colorings) {
+      // The shorter list: of what is hidden, or of what is shown.
+      const isOnly = 2 * hidden.size > categories.length;
+      for (const category of categories) {
+        const isListed = hidden.has(category.name) !== isOnly;
+        if (isListed) words.append(`${isOnly ? "only" : "hide"}.${name}`, category.name);
       }
-      // In full, also while the camera moves.
-      const full = { ...this.view, background, isDraft: false, hasEdges: this.options.edges.value };
-      this.panes.first.draw(this.camera, full);
-      const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
-      copy.getContext("2d").drawImage(canvas, 0, 0);
-      return copy;
-    } finally {
-      this.#scale = 1;
-      this.#prepare();
-      this.invalidate();
+    }
+    for (const { id, type, value, checked } of getSettings()) {
+      const setting = type === "checkbox" ? String(checked) : value;
+      if (setting !== this.defaults[id]) words.set(id, setting);
+    }
+    return `#${words}`;
+  }
+
+  /** Show the view of a link; what it does not contain is as at the start. */
+  follow(link) {
+    const words = new URLSearchParams(link.slice(1));
+    for (const coloring of this.data.colorings) {
+      const only = words.getAll(`only.${coloring.name}`);
+      const names = coloring.categories.map(({ name }) => name);
+      const others = only.length ? names.filter((name) => !only.includes(name)) : [];
+      const hidden = words.getAll(`hide.${coloring.name}`);
+      coloring.hidden = new Set([...others, ...hidden.filter((name) => names.includes(name))]);
+    }
+    for (const setting of getSettings()) {
+      const value = words.get(setting.id) ?? this.defaults[setting.id];
+      if (setting.type === "checkbox") setting.checked = value === "true";
+      else setting.value = value;
+    }
+    const colors = words.getAll("color");
+    this.show(colors.length ? colors : [this.data.color, this.data.beside]);
+    this.#applySettings();
+    this.select(-1);
+    const numbers = (words.get("view") ?? "").split(",").map(Number);
+    if (numbers.length === 7 && numbers.every(Number.isFinite) && numbers[3] > 0) {
+      const [x, y, z, distance, azimuth, elevation, isPlan] = numbers;
+      const view = { target: [x, y, z], distance, azimuth, elevation, isPlan: isPlan === 1 };
+      Object.assign(this.drawing.camera, view);
+    } else this.#fit(false);
+  }
+
+  /** The values of the settings at the start, by id. */
+  defaults = Object.fromEntries(
+    getSettings().map(({ id, type, defaultValue, defaultChecked }) => [
+      id,
+      type === "checkbox" ? String(defaultChecked) : defaultValue,
+    ]),
+  );
+
+  /** Store the view in the address, but not at once. */
+  #store() {
+    clearTimeout(this.#storeTimer);
+    // The page of a notebook has no address.
+    if (location.protocol === "about:") return;
+    this.#storeTimer = setTimeout(() => history.replaceState(null, "", this.link), STORE_DELAY_MS);
+  }
+
+  /** Find the lines of the legend: of each key, the category in each pane, if there is one. */
+  #findLines() {
+    const lines = new Map();
+    this.shown.forEach(({ categories }, pane) => {
+      for (const category of categories) {
+        const line = lines.get(category.key) ?? [];
+        line[pane] = category;
+        lines.set(category.key, line);
+      }
+    });
+    const last = lines.get(this.data.unlabeled);
+    if (last && lines.delete(this.data.unlabeled)) lines.set(this.data.unlabeled, last);
+    return lines;
+  }
+
+  /** List the lines of the legend that match the search. */
+  #listLines() {
+    const search = $("search").value.toLowerCase();
+    const isFound = ({ name }) => name.toLowerCase().includes(search);
+    const found = [...this.#lines].filter(([, line]) => line.some(isFound));
+    this.#boxes.clear();
+    const items = found.slice(0, MAX_LINES).map(([key, line]) => this.#makeLine(key, line));
+    const left = found.length - items.length;
+    if (left) items.push(make("li", `and ${left.toLocaleString("en")} more, which search finds`));
+    $("categories").replaceChildren(...items);
+    this.#updateBoxes();
+  }
+
+  /** Make a line of the legend. */
+  #makeLine(key, line) {
+    const item = $("line").content.firstElementChild.cloneNode(true);
+    const [checkbox, swatch, text, first, second, only] = item.querySelectorAll(
+      "input, i, b, small, button",
+    );
+    const category = line.find(Boolean);
+    swatch.style.background = `rgb(${category.color})`;
+    text.textContent = key;
+    const share = (each) => each && formatShare(each.count / this.vertexCount);
+    const isSingle = this.shown.length === 1;
+    first.textContent = isSingle ? category.note ?? "" : line[0]?.note || share(line[0]);
+    second.textContent = isSingle ? share(category) : line[1]?.note || share(line[1]);
+    checkbox.addEventListener("change", () => {
+      for (const [name, { hidden }] of this.#categoriesOf(key)) {
+        if (checkbox.checked) hidden.delete(name);
+        else hidden.add(name);
+      }
+      this.recolor();
+    });
+    only.addEventListener("click", () => {
+      for (const { hidden, categories } of this.shown) {
+        for (const each of categories) hidden.add(each.name);
+      }
+      for (const [name, { hidden }] of this.#categoriesOf(key)) hidden.delete(name);
+      this.#updateBoxes();
+      this.recolor();
+    });
+    item.addEventListener("pointerenter", ({ pointerType }) => {
+      if (pointerType === "mouse") this.#highlight(key);
+    });
+    item.addEventListener("focusin", ({ target }) => {
+      if (target.matches(":focus-visible")) this.#highlight(key);
+    });
+    this.#boxes.set(key, checkbox);
+    return item;
+  }
+
+  /** Return the categories of a line: pairs of a name and its colouring. */
+  #categoriesOf(key) {
+    const line = this.#lines.get(key);
+    const pairs = this.shown.map((coloring, pane) => [line[pane]?.name, coloring]);
+    return pairs.filter(([name]) => name !== undefined);
+  }
+
+  /** Check the lines of what is shown. */
+  #updateBoxes() {
+    for (const [key, checkbox] of this.#boxes) {
+      checkbox.checked = this.#categoriesOf(key).every(([name, { hidden }]) => !hidden.has(name));
     }
   }
 
-  /** Make the picture to save; `figure.js` documents the options. */
-  makeFigure(options) {
-    return makeFigure(this, options);
+  /** Fade all lines but one; null for none. */
+  #highlight(key) {
+    if (this.#highlighted === key) return;
+    this.#highlighted = key;
+    this.recolor();
   }
 
-  /** Draw the directions of x, y and z in a corner of the picture. */
-  #drawAxes() {
-    const { right, up } = this.camera;
-    for (let axis = 0; axis < 3; axis++) {
-      const x = 26 * right[axis], y = -26 * up[axis];
-      const [line, label] = this.axes[axis];
-      line.setAttribute("x2", x.toFixed(1));
-      line.setAttribute("y2", y.toFixed(1));
-      label.setAttribute("x", (1.3 * x).toFixed(1));
-      label.setAttribute("y", (1.3 * y + 4).toFixed(1));
+  /** Show what is hidden in any colouring. */
+  #showAll() {
+    for (const { hidden } of this.data.colorings) hidden.clear();
+    this.#updateBoxes();
+    this.recolor();
+  }
+
+  /** Describe a vertex in some colourings, as pairs of a name and a text. */
+  describe(vertex, colorings) {
+    const rows = [];
+    for (const { title, categories, values } of colorings) {
+      const category = categories[values[vertex]];
+      if (!category) continue;
+      const { name, note, raw, object } = category;
+      rows.push([title, note ? `${name}, ${note}` : name]);
+      if (raw) rows.push(["raw category", raw]);
+      if (object !== undefined) rows.push(["object id", object]);
     }
+    return rows;
   }
 
-  /** Show where the list of scenes is, and which scenes of it come before and after this one. */
-  async #findNeighbours() {
-    const neighbours = new Neighbours(this.scenes[0].name);
-    this.neighbours = neighbours;
-    $("home").href = neighbours.home;
-    $("home").hidden = false;
-    $("scene-choice").hidden = false;
-    $("scenes").hidden = true;
-    $("previous").disabled = true;
-    $("next").disabled = true;
-    await neighbours.load();
-    $("position").textContent = neighbours.position;
-    $("previous").disabled = !neighbours.address(-1);
-    $("next").disabled = !neighbours.address(1);
+  /** Describe a vertex, and draw a box around its object; -1 for none. */
+  select(vertex) {
+    const { drawing, data } = this;
+    drawing.box = null;
+    drawing.draw();
+    $("selection").hidden = vertex < 0;
+    if (vertex < 0) return;
+    const rows = this.describe(vertex, data.colorings);
+    const coloring = [...this.shown, ...data.colorings].find((each) => each.isPerScene);
+    const value = coloring?.values[vertex];
+    if (coloring && coloring.categories[value].name !== data.unlabeled) {
+      drawing.box = findBox(this.steps, (other) => coloring.values[other] === value);
+      const { low, high } = drawing.box;
+      const size = high.map((at, axis) => (at - low[axis]) * data.step);
+      rows.push(["size", `${formatMetres(size, " × ")} m`]);
+    }
+    rows.push(["x, y, z", `${formatMetres(this.positionOf(vertex), ", ")} m`], ["vertex", vertex]);
+    $("selection-rows").replaceChildren(...makeRows(rows));
   }
 
-  #describeScene() {
-    const { scene } = this;
-    document.title = scene.name || this.data.title;
-    const size = scene.size.map((length) => length.toFixed(1)).join(" × ");
-    const facts = [scene.split, scene.frame, countOf(scene.vertices, "vertex", "vertices")];
-    if (scene.triangles) facts.push(countOf(scene.triangles, "face", "faces"));
-    $("scene-name").textContent = scene.name || this.data.title;
-    $("facts").textContent = [...facts, `${size} m`].filter(Boolean).join(" · ");
-    $("scenes").selectedIndex = this.scenes.indexOf(scene);
-    $("mesh").hidden = !scene.triangles;
-    $("cameras").hidden = !scene.frames;
-    this.frameMarks.show(scene);
-    $("ceiling").max = (Math.ceil(20 * (scene.origin[2] + scene.size[2] - scene.floor)) / 20).toFixed(2);
-    this.#showOptions();
-    const legend = $("colorings").querySelector("legend");
-    $("colorings").replaceChildren(legend, ...scene.colorings.map((coloring, index) => makeChoice(coloring, index)));
+  /** Show the names of the vertex under the mouse beside it. */
+  #hover(event) {
+    const vertex = this.drawing.pick(event);
+    if (vertex < 0) return;
+    const isNamed = (coloring) => this.shown.includes(coloring) || NAMED.test(coloring.name);
+    const rows = this.describe(vertex, this.data.colorings.filter(isNamed));
+    const tooltip = $("tooltip");
+    tooltip.replaceChildren(...makeRows(rows));
+    tooltip.hidden = !rows.length;
+    const left = Math.min(event.clientX + 14, innerWidth - tooltip.offsetWidth);
+    const isLow = event.clientY + 14 + tooltip.offsetHeight > innerHeight;
+    const top = isLow ? event.clientY - 14 - tooltip.offsetHeight : event.clientY + 14;
+    Object.assign(tooltip.style, { left: `${left}px`, top: `${Math.max(0, top)}px` });
   }
 
-  /** Set the controls to the options. */
-  #showOptions() {
-    const { points, ceiling, mesh, grid, backs, boxes, cameras, light } = this.options;
-    this.frameMarks.svg.classList.toggle("off", !cameras.value);
-    $("point-size").value = 20 + 10 * Math.log2(points.value);
-    $("point-size").disabled = mesh.value && this.scene.triangles > 0;
-    $("point-size").ariaValueText = `${points.value.toFixed(2)} times`;
-    const isWhole = ceiling.value >= Number($("ceiling").max);
-    $("ceiling").value = isWhole ? $("ceiling").max : ceiling.value;
-    $("ceiling").ariaValueText = isWhole ? "nothing is cut off" : `cut off at ${ceiling.value.toFixed(2)} m`;
-    $("ceiling-value").textContent = isWhole ? "whole" : `${ceiling.value.toFixed(1)} m`;
-    const switches = [["mesh", mesh], ["grid", grid], ["backs", backs], ["boxes", boxes], ["cameras", cameras], ["theme", light]];
-    for (const [id, option] of switches) $(id).ariaPressed = option.value;
-    document.documentElement.dataset.theme = light.value ? "light" : "dark";
+  /** Hide the tooltip, and forget the last place of the mouse. */
+  #endHover() {
+    clearTimeout(this.#hoverTimer);
+    $("tooltip").hidden = true;
   }
 
-  #set(name, value) {
-    this.options[name].value = value;
-    if (this.scene) this.#showOptions();
-    if (name === "boxes" && this.coloring) this.#showStates().then(() => this.invalidate());
-    if (name === "ceiling") this.#limitsChanged();
-    else this.moved();
+  /** Draw as the settings say. */
+  #applySettings() {
+    this.drawing.view = {
+      hasMesh: $("mesh").checked,
+      hasBacks: $("backs").checked,
+      pointSize: this.data.spacing * $("size").value,
+      ceiling: $("ceiling").valueAsNumber,
+    };
+    this.#changed();
   }
 
+  /** Draw and store a changed view; another vertex may be under the mouse. */
+  #changed() {
+    this.#endHover();
+    this.drawing.draw(true);
+    this.#store();
+  }
+
+  /** Show the whole scene. */
+  #fit(isPlan) {
+    const { camera, paneSize } = this.drawing;
+    const { origin, step } = this.data;
+    const { low, high } = findBox(this.steps, () => true);
+    const middle = add(origin, [step / 2, low], [step / 2, high]);
+    const every = Math.ceil(this.vertexCount / FITTED_POINTS);
+    const count = Math.ceil(this.vertexCount / every);
+    const points = Array.from({ length: count }, (_, i) => this.positionOf(every * i));
+    camera.fit(points, middle, paneSize[0] / paneSize[1], isPlan);
+    this.#changed();
+  }
+
+  /** Save the picture; its background is transparent. */
+  #save() {
+    this.drawing.draw();
+    this.drawing.drawNow();
+    const names = [this.data.name, ...this.shown.map(({ name }) => name)];
+    const link = document.createElement("a");
+    link.href = this.drawing.canvas.toDataURL();
+    link.download = `${names.join("_")}.png`;
+    link.click();
+  }
+
+  /** Turn about the vertex at a position from now on. */
+  #centre(event) {
+    const vertex = this.drawing.pick(event);
+    if (vertex < 0) return;
+    this.drawing.camera.target = this.positionOf(vertex);
+    this.#changed();
+  }
+
+  /** Listen to the canvas and to all controls. */
   #listen() {
-    const { options } = this;
-    $("point-size").addEventListener("input", (event) => this.#set("points", 2 ** ((event.target.value - 20) / 10)));
-    $("ceiling").addEventListener("input", ({ target }) => {
-      this.#set("ceiling", target.value === target.max ? Infinity : Number(target.value));
+    const { drawing } = this;
+    const { canvas } = drawing;
+    const changed = () => this.#changed();
+    listenToCamera(drawing, changed, (event) => this.select(drawing.pick(event)));
+    canvas.addEventListener("dblclick", (event) => this.#centre(event));
+    canvas.addEventListener("pointermove", (event) => {
+      this.#endHover();
+      if (event.buttons || event.pointerType === "touch") return;
+      this.#hoverTimer = setTimeout(() => this.#hover(event), HOVER_DELAY_MS);
     });
-    for (const [id, name] of [["mesh", "mesh"], ["grid", "grid"], ["backs", "backs"], ["boxes", "boxes"], ["cameras", "cameras"], ["theme", "light"]]) {
-      $(id).addEventListener("click", () => this.#set(name, !options[name].value));
+    canvas.addEventListener("pointerleave", () => this.#endHover());
+    canvas.addEventListener("keydown", ({ key }) => {
+      const [width, height] = drawing.paneSize;
+      const middle = { offsetX: width / 2, offsetY: height / 2 };
+      if (key === "Enter") this.select(drawing.pick(middle));
+    });
+    addEventListener("keydown", ({ key }) => {
+      if (key === "Escape") this.select(-1);
+    });
+    canvas.addEventListener("webglcontextlost", () => {
+      tell("The graphics card was reset. The picture returns when it is ready again.");
+    });
+    canvas.addEventListener("webglcontextrestored", () => tell(""));
+    $("tools").addEventListener("input", () => this.#applySettings());
+    for (const id of ["colorings", "beside"]) {
+      $(id).addEventListener("change", () => {
+        this.show([document.querySelector("#colorings :checked").value, $("beside").value]);
+      });
     }
-    $("top").addEventListener("click", () => {
-      if (!this.scene) return;
-      options.ortho.value = true;
-      this.camera.isOrthographic = true;
-      this.camera.lookFromAbove(this.scene, this.positions, this.aspect);
-      this.cameraMoved();
-    });
-    $("reset").addEventListener("click", () => this.reset());
-    $("show-all").addEventListener("click", () => this.showAll());
-    $("clip").addEventListener("click", () => {
-      const isOpen = $("clip-panel").hidden;
-      $("clip-panel").hidden = !isOpen;
-      $("clip").ariaExpanded = String(isOpen);
-    });
-    $("clip-reset").addEventListener("click", () => {
-      this.clip.reset();
-      this.#limitsChanged();
-    });
-    $("colorings").addEventListener("change", (event) => this.color(event.target.value));
-    $("beside").addEventListener("change", () => this.showBeside(this.panes.chosen));
-    $("fold").addEventListener("click", () => this.unfold(document.body.classList.contains("folded")));
-    $("keys").addEventListener("click", () => {
-      $("help").showModal();
-      // The focus is on the button at the end.
-      $("help").scrollTop = 0;
-    });
-    $("scenes").append(...this.scenes.map((scene) => new Option(scene.split ? `${scene.name} (${scene.split})` : scene.name)));
-    $("scenes").addEventListener("change", (event) => this.open(this.scenes[event.target.selectedIndex]));
-    $("previous").addEventListener("click", () => this.step(-1));
-    $("next").addEventListener("click", () => this.step(1));
-    $("scene-choice").hidden = this.scenes.length < 2;
-    if (this.data.isServed) this.#findNeighbours();
-    this.axes = ["x", "y", "z"].map((name) => {
-      const parts = ["line", "text"].map((kind) => document.createElementNS("http://www.w3.org/2000/svg", kind));
-      for (const part of parts) part.setAttribute("class", name);
-      parts[1].textContent = name;
-      $("axes").append(...parts);
-      return parts;
-    });
-    new ResizeObserver(() => this.invalidate()).observe(this.canvas);
+    $("search").addEventListener("input", () => this.#listLines());
+    // Lines are made anew under the mouse, so that it may never leave one.
+    $("categories").addEventListener("pointerleave", () => this.#highlight(null));
+    $("categories").addEventListener("focusout", () => this.#highlight(null));
+    $("all").addEventListener("click", () => this.#showAll());
+    $("unselect").addEventListener("click", () => this.select(-1));
+    $("top-view").addEventListener("click", () => this.#fit(!drawing.camera.isPlan));
+    $("first-view").addEventListener("click", () => this.follow(""));
+    $("save").addEventListener("click", () => this.#save());
     addEventListener("hashchange", () => this.follow(location.hash));
   }
 }
 
-/** Make the radio button of a colouring. */
-function makeChoice(coloring, index) {
-  const label = document.createElement("label");
-  const input = document.createElement("input");
-  Object.assign(input, { type: "radio", name: "coloring", value: coloring.name });
-  label.title = `${coloring.title} (${index + 1})`;
-  label.append(input, coloring.name);
-  return label;
+/** Return the settings of the drawing: sliders and checkboxes. */
+function getSettings() {
+  return [...document.querySelectorAll("#tools input")];
 }
 
-function showTrouble(text) {
+/** Show a message over the picture; none if the text is empty. */
+function tell(text) {
   $("trouble").textContent = text;
-  $("trouble").hidden = false;
 }
 
-/** Show the scenes of the page, or the reason why that is impossible. */
+/** Format lengths in metres. */
+function formatMetres(lengths, separator) {
+  return lengths.map((length) => length.toFixed(2)).join(separator);
+}
+
+/** Format a share of the vertices. */
+function formatShare(share) {
+  return share < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
+}
+
+/** Make an element. Texts come from files, so they are set as text, never as markup. */
+function make(tag, textContent) {
+  return Object.assign(document.createElement(tag), { textContent });
+}
+
+/** Make terms and descriptions. */
+function makeRows(rows) {
+  return rows.flatMap(([name, text]) => [make("dt", name), make("dd", text)]);
+}
+
+/** Make the tables of a colouring, which open on a click. */
+function makeTables({ tables }) {
+  return tables.map(({ title, columns, rows }, index) => {
+    const details = Object.assign(make("details"), { open: !index });
+    const table = make("table");
+    for (const texts of [columns, ...rows]) {
+      const row = table.insertRow();
+      texts.forEach((text, column) => {
+        const cell = Object.assign(row.insertCell(), { textContent: text });
+        // The first row has the titles.
+        if (rows.every((each) => NUMBER.test(each[column]))) cell.className = "number";
+      });
+    }
+    details.append(make("summary", title), table);
+    return details;
+  });
+}
+
+/** Unpack an array of the page: base64 of deflate, the first bytes of all numbers first. */
+async function unpack({ name, dtype }) {
+  const stream = new Blob([decodeBase64($(`array-${name}`).textContent)]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  const planes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const width = TYPES[dtype].BYTES_PER_ELEMENT;
+  if (width === 1) return planes;
+  const count = planes.length / width;
+  const bytes = new Uint8Array(planes.length);
+  for (let plane = 0; plane < width; plane++) {
+    for (let i = 0; i < count; i++) bytes[width * i + plane] = planes[plane * count + i];
+  }
+  return new TYPES[dtype](bytes.buffer);
+}
+
+/** Decode base64. Newer browsers have a faster function. */
+function decodeBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return bytes;
+}
+
+/** Make positions from differences: each is stored in steps from that before. */
+function sumSteps(steps) {
+  for (let i = 3; i < steps.length; i++) steps[i] += steps[i - 3];
+}
+
+/** Make corners of triangles from differences: the first from that before, the others from it. */
+function sumCorners(corners) {
+  for (let i = 0; i < corners.length; i += 3) {
+    if (i) corners[i] += corners[i - 3];
+    corners[i + 1] += corners[i];
+    corners[i + 2] += corners[i];
+  }
+}
+
+/** Return the box of the vertices that a function accepts, in steps. */
+function findBox(steps, includes) {
+  const low = [Infinity, Infinity, Infinity];
+  const high = [-Infinity, -Infinity, -Infinity];
+  for (let vertex = 0; 3 * vertex < steps.length; vertex++) {
+    if (!includes(vertex)) continue;
+    for (let axis = 0; axis < 3; axis++) {
+      const at = steps[3 * vertex + axis];
+      if (at < low[axis]) low[axis] = at;
+      if (at > high[axis]) high[axis] = at;
+    }
+  }
+  return { low, high };
+}
+
+/** Find the vertices that none of some colourings hides, uint8 (V,). */
+function findShown(colorings, count) {
+  const isShown = new Uint8Array(count).fill(1);
+  for (const { hidden, categories, values } of colorings) {
+    if (!hidden.size) continue;
+    const isHidden = categories.map(({ name }) => hidden.has(name));
+    for (let vertex = 0; vertex < count; vertex++) {
+      if (isHidden[values[vertex]]) isShown[vertex] = 0;
+    }
+  }
+  return isShown;
+}
+
+/** Return colours, a number a vertex: 0 for what is hidden; others than the highlighted fade. */
+function makeColors({ categories, values, hidden }, isShown, highlighted) {
+  const pack = (red, green, blue) => red | (green << 8) | (blue << 16) | (255 << 24);
+  const palette = categories.map(({ name, key, color }) => {
+    const isFaint = highlighted !== null && highlighted !== key;
+    const parts = color.map((part) => (isFaint ? 0.2 * part + 0.8 * FAINT : part));
+    return hidden.has(name) ? 0 : pack(...parts);
+  });
+  const colors = new Uint32Array(isShown.length);
+  for (let vertex = 0; vertex < colors.length; vertex++) {
+    if (!isShown[vertex]) continue;
+    const at = 3 * vertex;
+    colors[vertex] = palette.length
+      ? palette[values[vertex]]
+      : pack(values[at], values[at + 1], values[at + 2]);
+  }
+  return colors;
+}
+
+/** Unpack the scene, and show it. */
 async function start() {
-  if (!window.DecompressionStream) {
-    showTrouble("This browser is too old: it cannot unpack the scenes. Firefox 121, Chrome 108, Safari 16.4 and later can.");
-    return;
-  }
-  try {
-    const viewer = new Viewer(JSON.parse($("data").textContent));
-    window.viewer = viewer; // for the console
-    viewer.unfold(innerWidth > 800);
-    await viewer.follow(location.hash);
-  } catch (error) {
-    const isMissing = error.message === "no WebGL2";
-    const advice = "scannet-prep view SCENE -o scene.png writes a picture instead.";
-    const reason = "This browser shows no 3D pictures: WebGL2 is missing or switched off.";
-    showTrouble(isMissing ? `${reason} ${advice}` : String(error));
-  }
+  const data = JSON.parse($("data").textContent);
+  const unpacked = await Promise.all(data.arrays.map(unpack));
+  const arrays = Object.fromEntries(data.arrays.map(({ name }, i) => [name, unpacked[i]]));
+  window.viewer = new Viewer(data, arrays);
 }
 
-addEventListener("unhandledrejection", (event) => showTrouble(String(event.reason)));
-start();
+start().catch((error) => tell(`This browser cannot show the scene: ${error.message}.`));
