@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from scannet_prep.training.collate import Batch as Batch
     from scannet_prep.training.collate import collate as collate
     from scannet_prep.training.collate import collate_torch as collate_torch
-    from scannet_prep.training.concat import ConcatDataset as ConcatDataset
     from scannet_prep.training.dataset import ScanNet as ScanNet
-    from scannet_prep.training.keys import WithEpoch as WithEpoch
-    from scannet_prep.training.mesh_sample import sample_from_mesh as sample_from_mesh
+    from scannet_prep.training.sample import sample_from_mesh as sample_from_mesh
     from scannet_prep.training.samplers import EvalSampler as EvalSampler
     from scannet_prep.training.samplers import PointBudgetBatchSampler as PointBudgetBatchSampler
     from scannet_prep.view.notebook import show as show
@@ -40,7 +38,6 @@ __version__ = VERSION
 # The module of each public name.
 _MODULES = {
     "Batch": "training.collate",
-    "ConcatDataset": "training.concat",
     "EvalSampler": "training.samplers",
     "LabelClass": "release.label_sets",
     "LabelSet": "release.label_sets",
@@ -52,13 +49,12 @@ _MODULES = {
     "ScanNetPrepError": "errors",
     "SceneId": "release.scene",
     "Split": "release.scene",
-    "WithEpoch": "training.keys",
     "collate": "training.collate",
     "collate_torch": "training.collate",
     "official_scenes": "release.splits",
     "read_processed": "processed.scene",
     "render": "view.sample",
-    "sample_from_mesh": "training.mesh_sample",
+    "sample_from_mesh": "training.sample",
     "show": "view.notebook",
 }
 

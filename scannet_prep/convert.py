@@ -67,7 +67,7 @@ def to_pyg(batch: dict[str, Any]) -> Any:  # noqa: ANN401
     The result is that of `Batch.from_data_list` with one `Data` per scene.
 
     Args:
-        batch: A batch with `normals`. If a transform has added `edge_index`, it is kept.
+        batch: A batch with `normals`.
 
     Returns:
         A `torch_geometric.data.Batch` with `pos`, `x` (colours), `normal`, `y` (labels), `batch`
@@ -87,8 +87,6 @@ def to_pyg(batch: dict[str, Any]) -> Any:  # noqa: ANN401
         "normal": batch["normals"],
         "y": batch["labels"],
     }
-    if "edge_index" in batch:
-        attributes["edge_index"] = batch["edge_index"]
     return Batch(**attributes)
 
 

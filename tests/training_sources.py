@@ -122,3 +122,10 @@ def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) 
     if sample["scene_id"] == "scene0000_02":
         raise ZeroDivisionError("no such voxel")
     return sample
+
+
+def epochs_of(loader, epochs):
+    """Iterate over the batches of several epochs."""
+    for epoch in epochs:
+        loader.batch_sampler.set_epoch(epoch)
+        yield from loader

@@ -3,64 +3,43 @@
     samples --collate--> Batch --_send--> pickle --_restore--> Batch
                     (in the worker)           (in the training process)
 
-A batch holds one long array per key, and offsets: the rows at which each scene ends. Its arrays
-share one piece of memory, which is handed to the training process without copying.
+A batch holds one long array per key, and offsets: the rows at which each scene ends.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from scannet_prep.base import memory
 from scannet_prep.errors import UsageError
+from scannet_prep.training.batch_memory import hand_over, receive
 from scannet_prep.transforms.draft import VERTEX_KEYS
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-ArrayT = TypeVar("ArrayT")
-ArrayKey: TypeAlias = Literal[
-    "points", "normals", "colors", "labels", "instances", "segments", "grid", "annotated",
-    "offset", "batch", "axis_alignment", "faces", "faces_offset", "inverse", "inverse_offset",
-]  # fmt: skip
-# Arrays of point indices, and the axis along which they are joined. Their values are shifted to
-# count from the beginning of the batch.
-_INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}
+# Arrays of indices of points, which are shifted to count from the beginning of the batch.
+_INDEX_KEYS = frozenset({"inverse", "faces"})
+_ADDED_KEYS = frozenset({"offset", "batch", "scene_ids"})
 
 
-class Batch(dict[str, Any], Generic[ArrayT]):
-    """A dict of arrays or tensors, which is sent between processes in shared memory.
+class Batch(dict[str, Any]):
+    """A dict of arrays or tensors, which is sent between processes without `/dev/shm`.
 
     In the training process, the arrays of a batch share one piece of memory, which stays in use as
     long as one of them exists. Copy arrays that should outlive the batch
     (`batch["labels"].clone()`, or `.copy()` of an array of NumPy).
     """
 
-    if TYPE_CHECKING:
-
-        @overload
-        def __getitem__(self, key: ArrayKey) -> ArrayT: ...
-        @overload
-        def __getitem__(self, key: Literal["scene_ids"]) -> list[str]: ...
-        @overload
-        def __getitem__(self, key: Literal["label_set"]) -> str: ...
-        @overload
-        def __getitem__(self, key: str) -> Any: ...  # noqa: ANN401 - made by a transform
-        def __getitem__(self, key: str) -> Any: ...  # noqa: D105
-
     def to(
         self,
         device: Any,  # noqa: ANN401 - any type that PyTorch accepts
         *,
         non_blocking: bool = False,
-    ) -> Batch[ArrayT]:
+    ) -> Batch:
         """Return a batch with the tensors on a device, and everything else unchanged.
 
         Args:
@@ -71,7 +50,7 @@ class Batch(dict[str, Any], Generic[ArrayT]):
         Raises:
             UsageError: The batch holds arrays of NumPy.
         """
-        moved: Batch[ArrayT] = Batch(self)
+        moved = Batch(self)
         for key, value in self.items():
             if isinstance(value, np.ndarray):
                 raise UsageError(
@@ -83,7 +62,7 @@ class Batch(dict[str, Any], Generic[ArrayT]):
         return moved
 
 
-def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
+def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
     """Join samples, for `DataLoader(..., collate_fn=collate)`.
 
     Args:
@@ -103,9 +82,6 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
         - `faces`: int (F, 3), shifted to index the points of the batch, and `faces_offset`.
         - `inverse`: after `GridSample`, int64, for each vertex before sampling, the index of its
           point in the batch (-1 stays -1), and `inverse_offset`.
-        - `edge_index`, if a transform of yours makes it as for torch_geometric: int (2, E), pairs
-          of points, shifted to index the points of the batch and joined along the second dimension,
-          and `edge_index_offset`.
         - Every other array of numbers, joined along its first dimension, and `<key>_offset`.
         - Every number becomes an array (B,). Every other value becomes a list of B.
 
@@ -113,20 +89,17 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
         segments are those of their scenes, so they repeat from scene to scene.
 
     Raises:
-        UsageError: Samples do not fit together: keys, types, shapes or label sets differ; they are
-            not dicts with `points`; or a tensor is on a GPU, has a gradient, or has a type that
-            NumPy does not have.
+        UsageError: Samples do not fit together: keys, types, shapes or label sets differ; or they
+            are not dicts with `points`.
     """
-    scenes = [_check_sample(sample, number) for number, sample in enumerate(samples)]
-    _check_alike(scenes)
+    scenes = [_check_sample(sample) for sample in samples]
+    for scene in scenes:
+        _check_alike(scene, scenes[0])
     counts = [len(scene["points"]) for scene in scenes]
     offset = np.cumsum(counts, dtype=np.int64)
     starts: list[int] = (offset - counts).tolist()
 
-    batch: Batch[NDArray[Any]] = Batch()
-    # The arrays of the scenes, by key, which are joined at the end. Until then, None in the batch
-    # keeps the order of the keys.
-    parts: dict[str, list[NDArray[Any]]] = {}
+    batch = Batch()
     for key, first in scenes[0].items():
         values = [scene[key] for scene in scenes]
         if key == "scene_id":
@@ -136,51 +109,25 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
         elif key == "axis_alignment":
             batch[key] = np.stack(values)
         elif _is_numeric(first) and first.ndim:
-            if key in _INDEX_AXES:
-                values = [_shift(value, start) for value, start in zip(values, starts, strict=True)]
-            batch[key] = None
-            parts[key] = values
+            if key in _INDEX_KEYS:
+                values = [
+                    # Negative indices stay.
+                    np.where(value < 0, value, value + start)
+                    for value, start in zip(values, starts, strict=True)
+                ]
+            batch[key] = np.concatenate(values)
             if key not in VERTEX_KEYS:
-                axis = _INDEX_AXES.get(key, 0)
-                ends = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
-                batch[f"{key}_offset"] = ends
+                batch[f"{key}_offset"] = np.cumsum([len(value) for value in values], dtype=np.int64)
+        elif all(isinstance(value, int | float | np.generic | np.ndarray) for value in values):
+            batch[key] = np.array(values)
         else:
-            batch[key] = _collect(values)
+            batch[key] = values
     batch["offset"] = offset
-    # The number of each scene, once for each of its points. A broadcast array takes no memory.
-    batch["batch"] = None
-    parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
-
-    # Add the arrays that are in the batch already, all of them small, so that all arrays are in the
-    # same memory.
-    for key, value in batch.items():
-        if _is_numeric(value):
-            parts[key] = [value]
-    batch.update(_join(parts))
+    batch["batch"] = np.repeat(np.arange(len(counts)), counts)
     return batch
 
 
-def _collect(values: list[Any]) -> Any:  # noqa: ANN401 - an array or a list
-    """Make an array (B,) of the values if all are numbers; otherwise return the list.
-
-    Arrays among the values have no dimension, so they count as numbers.
-    """
-    if all(_is_number(value) for value in values):
-        return np.array(values)
-    return values
-
-
-def _shift(indices: NDArray[Any], start: int) -> NDArray[Any]:
-    """Shift indices of a scene's points to indices of the batch's points. Negative ones stay.
-
-    Args:
-        indices: Indices, counted from the first point of the scene.
-        start: The row of that point in the batch.
-    """
-    return np.where(indices < 0, indices, indices + start)
-
-
-def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch[Tensor]:
+def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch:
     """Join samples to tensors, for `DataLoader(..., collate_fn=collate_torch)`.
 
     The batch is that of `collate`, with a tensor of the same type in place of each array, without
@@ -193,173 +140,72 @@ def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch[Tensor]:
     Raises:
         UsageError: As for `collate`.
     """
+    import torch
+
     batch = collate(samples)
-    arrays = {key: value for key, value in batch.items() if _is_numeric(value)}
-    # Nothing was sent, but a received batch is made in the same way.
-    return _restore(arrays, others=batch, tensor_keys=set(arrays))
+    for key, value in batch.items():
+        if _is_numeric(value):
+            batch[key] = torch.from_numpy(value)
+    return batch
 
 
-def _join(parts: Mapping[str, list[NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Join arrays by key, in one piece of memory and in the byte order of this machine."""
-    # Type and shape of each array of the batch.
-    shapes = {}
-    for key, arrays in parts.items():
-        axis = _INDEX_AXES.get(key, 0)
-        first = arrays[0]
-        row_count = sum(array.shape[axis] for array in arrays)
-        shape = (*first.shape[:axis], row_count, *first.shape[axis + 1 :])
-        shapes[key] = (first.dtype.newbyteorder("="), shape)
-    joined = memory.allocate(shapes)
-    for key, array in joined.items():
-        np.concatenate(parts[key], axis=_INDEX_AXES.get(key, 0), out=array)
-    return joined
-
-
-def _check_sample(
-    sample: Any,  # noqa: ANN401 - a transform can return anything
-    number: int,
-) -> dict[str, Any]:
-    """Check that a sample is a dict with points, and return it with arrays in place of tensors.
-
-    Args:
-        sample: The sample.
-        number: Its number in the batch, for messages.
+def _check_sample(sample: Any) -> dict[str, Any]:  # noqa: ANN401 - a transform can return anything
+    """Return a sample with arrays in place of tensors.
 
     Raises:
-        UsageError: It is another object, or has a tensor that cannot become an array.
+        UsageError: It is not a dict with points, or has a key that the batch needs.
     """
-    arrays: dict[str, Any] = {}
-    if isinstance(sample, dict):
-        arrays = {key: _as_array(value) for key, value in sample.items()}
-    points = arrays.get("points")
-    if not isinstance(points, np.ndarray) or points.ndim == 0:
+    if not isinstance(sample, dict) or not hasattr(sample.get("points"), "__len__"):
         raise UsageError(
-            f"sample {number} is a {type(sample).__name__} of {list(arrays)}, "
-            "expected a dict with points",
+            f"a sample is a {type(sample).__name__}, expected a dict with points",
             "a transform must return such a dict; or give the loader another collate_fn",
         )
-    for key, value in arrays.items():
-        # A tensor that `_as_array` could not convert.
-        if _is_tensor(value):
+    added = _ADDED_KEYS & sample.keys()
+    if added:
+        raise UsageError(f"a sample has a key {min(added)!r}, which the batch needs")
+    return {
+        # `asarray` also makes plain arrays of subclasses, such as mapped files.
+        key: np.asarray(value) if _is_tensor(value) or isinstance(value, np.ndarray) else value
+        for key, value in sample.items()
+    }
+
+
+def _check_alike(sample: dict[str, Any], first: dict[str, Any]) -> None:
+    """Check that a sample can be joined with the first one without changing it."""
+    name = sample.get("scene_id", "a sample")
+    for key in sample | first:
+        found = _describe_rows(key, sample)
+        expected = _describe_rows(key, first)
+        if found != expected:
             raise UsageError(
-                f"{key!r} cannot be joined: tensors of {value.dtype} on {value.device}",
-                "a transform must return arrays, or tensors on the CPU, without a gradient, "
-                "of a type that NumPy has",
+                f"{key!r} cannot be joined: {name} has {found}, "
+                f"{first.get('scene_id', 'the first sample')} has {expected}",
+                "read all scenes with the same keys and label set; a transform must return the "
+                "same keys and types for every scene",
             )
-    return arrays
+        point_count = len(sample["points"])
+        if key in VERTEX_KEYS and len(sample[key]) != point_count:
+            raise UsageError(
+                f"{name}: {key!r} has {len(sample[key])} rows, but there are {point_count} points"
+            )
 
 
-def _check_alike(samples: Sequence[dict[str, Any]]) -> None:
-    """Check that samples can be joined without changing them."""
-    if not samples:
-        raise UsageError("there are no samples to join")
-    first = samples[0]
-    for sample in samples:
-        _check_label_set(sample, first)
-        for key in sample | first:
-            _check_key(key, sample, first)
-    added_keys = {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in first)}
-    reserved = added_keys & set(first)
-    if reserved:
-        raise UsageError(
-            f"{_name(first)} has a key {min(reserved)!r}, which the batch needs",
-            "give it another name",
-        )
-
-
-def _check_label_set(sample: dict[str, Any], first: dict[str, Any]) -> None:
-    """Check that the label sets of two samples are equal.
-
-    If only one sample has a label set, `_check_key` refuses the two.
-    """
-    label_set = sample.get("label_set")
-    first_label_set = first.get("label_set")
-    if None in (label_set, first_label_set) or label_set == first_label_set:
-        return
-    raise UsageError(
-        f"labels cannot be joined: {_name(sample)} has labels of {label_set}, "
-        f"{_name(first)} of {first_label_set}",
-        'make all datasets with the same labels="scannet200"',
-    )
-
-
-def _check_key(key: str, sample: dict[str, Any], first: dict[str, Any]) -> None:
-    """Check that a value has the kind that it has in the first sample, and a valid shape.
-
-    Args:
-        key: A key of one of the two samples, or of both.
-        sample: The sample to check.
-        first: The first sample of the batch.
-    """
-    is_in_both = key in sample and key in first
-    if not is_in_both or _kind(key, sample[key]) != _kind(key, first[key]):
-        raise UsageError(
-            f"{key!r} cannot be joined: {_name(sample)} has {_describe(sample, key)}, "
-            f"{_name(first)} has {_describe(first, key)}",
-            "a transform must return the same keys and types for every scene",
-        )
-
-    # Everything but arrays of numbers becomes a list, and may differ.
-    value = sample[key]
-    if _kind(key, value) is None:
-        return
-    if key == "edge_index" and (value.ndim != 2 or len(value) != 2):
-        raise UsageError(
-            f"{_name(sample)}: {key!r} is {_describe(sample, key)}, expected (2, E)",
-            "make it as for torch_geometric: np.stack([sources, targets])",
-        )
-    point_count = len(sample["points"])
-    if key in VERTEX_KEYS and len(value) != point_count:
-        raise UsageError(
-            f"{_name(sample)}: {key!r} has {len(value)} rows, but there are {point_count} points"
-        )
-
-
-def _name(sample: dict[str, Any]) -> str:
-    """Return the scene id of a sample, for messages."""
-    return str(sample.get("scene_id", "a sample"))
-
-
-def _kind(key: str, value: Any) -> object:  # noqa: ANN401 - any value of a sample
-    """Return the type and shape of an array, without the dimension along which it is joined.
-
-    Arrays of the same kind can be joined. The kind of everything but arrays of numbers is None.
-    """
-    if not _is_numeric(value) or not value.ndim:
-        return None
-    axis = _INDEX_AXES.get(key, 0)
-    return value.dtype, value.shape[:axis], value.shape[axis + 1 :]
-
-
-def _describe(sample: dict[str, Any], key: str) -> str:
-    """Describe a value of a sample by its type and shape, for messages."""
+def _describe_rows(key: str, sample: dict[str, Any]) -> str:
+    """Describe what all samples of a batch must share: label set, or type and shape of a row."""
     if key not in sample:
         return "nothing"
     value = sample[key]
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape}"
-    return type(value).__name__
-
-
-def _as_array(value: object) -> Any:  # noqa: ANN401 - any value of a sample
-    """Return a tensor, or an array of a subclass such as a mapped file, as a plain array.
-
-    The array shares its memory. Everything else is returned unchanged, and so is a tensor that
-    NumPy cannot hold.
-    """
-    if not _is_tensor(value):
-        return np.asarray(value) if isinstance(value, np.ndarray) else value
-    try:
-        return value.numpy()  # type: ignore[attr-defined]
-    except (RuntimeError, TypeError):
-        # The tensor is on a GPU, has a gradient, is sparse, or has a type that NumPy does not have.
-        return value
+    if key == "label_set":
+        return str(value)
+    if not _is_numeric(value) or not value.ndim:
+        return "a value"
+    return f"rows of {value.dtype} {value.shape[1:]}"
 
 
 def _is_tensor(value: object) -> bool:
     """Whether a value is a tensor of PyTorch. Does not import PyTorch."""
     torch: Any = sys.modules.get("torch")
-    return torch is not None and type(value) is torch.Tensor
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _is_numeric(value: object) -> bool:
@@ -367,60 +213,49 @@ def _is_numeric(value: object) -> bool:
     return type(value) is np.ndarray and value.dtype.kind in "biufc"
 
 
-def _is_number(value: object) -> bool:
-    """Whether a value is a number or an array of numbers."""
-    return isinstance(value, int | float | np.number | np.bool_) or _is_numeric(value)
-
-
-def _send(batch: Batch[Any]) -> tuple[Callable[..., Batch[Any]], tuple[Any, ...]]:
+def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     """Prepare a batch for sending. Multiprocessing calls this function in the worker.
 
     Returns:
         `_restore`, and the arguments with which multiprocessing calls it in the training process.
     """
-    arrays: dict[str, NDArray[Any]] = {}
+    values: dict[str, Any] = dict(batch)
     tensor_keys = set()
-    # The other values. None in place of each array keeps the order of the keys.
-    others: dict[str, Any] = {}
     for key, value in batch.items():
-        array = _as_array(value)
-        if not _is_numeric(array):
-            others[key] = value
-            continue
-        others[key] = None
-        arrays[key] = array
-        if _is_tensor(value):
-            tensor_keys.add(key)
-
-    sent: Any = arrays
-    # If this is not Linux, or there are no descriptors or memory left, multiprocessing sends the
-    # arrays themselves. An error here must not escape: it would be raised in a thread of
-    # multiprocessing, and the training process would wait forever.
-    with suppress(AttributeError, OSError):
-        sent = memory.hand_over(arrays)
-    return _restore, (sent, others, tensor_keys)
+        # Other tensors are sparse, on a GPU, or of a type that NumPy does not have.
+        with suppress(RuntimeError, TypeError):
+            if _is_tensor(value):
+                values[key] = value.detach().numpy()
+                tensor_keys.add(key)
+    arrays = {key: value for key, value in values.items() if _is_numeric(value)}
+    # Not everywhere, and not if there are no descriptors or memory left: then the arrays themselves
+    # are sent. An error must not escape, because this runs in a thread of multiprocessing, and
+    # training would wait forever.
+    with suppress(OSError):
+        if hasattr(os, "memfd_create"):
+            # None keeps the order of the keys.
+            return _restore, (values | dict.fromkeys(arrays), tensor_keys, hand_over(arrays))
+    return _restore, (values, tensor_keys, None)
 
 
 def _restore(
-    sent: Any,  # noqa: ANN401 - arrays by key, or the result of `memory.hand_over`
-    others: dict[str, Any],
-    tensor_keys: set[str],
-) -> Batch[Any]:
-    """Make a batch of arrays, of which some become tensors, and of other values.
+    values: dict[str, Any], tensor_keys: set[str], handed_over: tuple[Any, ...] | None
+) -> Batch:
+    """Make the batch in the training process.
 
     Args:
-        sent: Arrays by key, or the result of `memory.hand_over`.
-        others: All other values, and None in place of each array, in the order of the keys.
+        values: The values, and None in place of each array that was handed over.
         tensor_keys: The keys of the arrays that become tensors.
+        handed_over: The arguments of `receive`; None if the values are complete.
     """
-    arrays = sent if isinstance(sent, dict) else memory.receive(*sent)
-    batch: Batch[Any] = Batch(others)
-    batch.update(arrays)
+    batch = Batch(values)
+    if handed_over is not None:
+        batch.update(receive(*handed_over))
     if tensor_keys:
         import torch
 
         for key in tensor_keys:
-            batch[key] = torch.from_numpy(arrays[key])
+            batch[key] = torch.from_numpy(batch[key])
     return batch
 
 

@@ -1,56 +1,48 @@
-"""The dataset for training: the processed scenes of one split, as samples.
+"""The dataset for training: the processed scenes of some splits, as samples.
 
-dataset[i] -> _find (index) -> _open (file, checked) -> _read (sample) -> _transform
+dataset[i] -> _find (index) -> _read (file, checked) -> _transform
 """
 
 from __future__ import annotations
 
 import copy
 import operator
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.memory import find_worker
-from scannet_prep.base.signatures import describe_call_fault
+from scannet_prep.base.memory import keep_freed_memory
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import (
-    FileError,
-    ScanNetPrepError,
-    UnknownSceneError,
-    UsageError,
-)
-from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.errors import FileError, ScanNetPrepError, UnknownSceneError, UsageError
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
-from scannet_prep.processed.scene import parse_meta, widen_normals
+from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import find_official_split, read_scene_list
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import read_scene_list
 from scannet_prep.source.place import open_processed
-from scannet_prep.training.annotated_points import read_points
-from scannet_prep.training.concat import ConcatDataset
-from scannet_prep.training.sample import Dataset, SampleT_co, advise_default_collation
-from scannet_prep.training.sample import Sample as Sample  # noqa: PLC0414 - exported for type hints
-from scannet_prep.training.scene_cache import make_cache
-from scannet_prep.training.supervision import (
-    ClassCounts,
-    check_points,
-    count_classes,
-    limit_annotation,
-)
-from scannet_prep.training.whole_numbers import check_number
+from scannet_prep.training.limited import check_points, limit_annotation, read_points
+from scannet_prep.training.sample import Sample
+from scannet_prep.training.weights import Formula, count_classes, weigh_classes
 
 if TYPE_CHECKING:
+    from torch.utils.data import Dataset
     from typing_extensions import Self
 
+    # Type checkers see the class that a DataLoader expects. At run time, it accepts any class with
+    # a length and items, so PyTorch is not imported.
+    Base: TypeAlias = Dataset[Any]
+else:
+    Base = object
+
 SplitName: TypeAlias = Literal["train", "val", "test"]
+SampleTransform: TypeAlias = Callable[[Any, np.random.Generator], Any]
 
 # Types of the arrays that have one row per vertex, and the shape of a row.
 _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -62,10 +54,12 @@ _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "segments": (np.int32, ()),
 }
 _KEYS = (*_ROWS, "axis_alignment", "faces", "label_set", "scene_id")
+# Freed memory that the process of a loop, or each worker of a DataLoader, keeps for its next scene.
+_KEPT_BYTES = 1 << 28
 
 
-class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where PyTorch is not installed
-    """One split of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
+class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
+    """Splits of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
 
     A sample is a dict of contiguous, writable arrays, with V vertices in mesh order:
 
@@ -94,17 +88,16 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
     The random numbers of a transform depend on (seed, epoch, index) alone. So a sample is the same
     for any number of workers and any start method, and after training was resumed. The epoch is
     passed with the index, `dataset[index, epoch]`, as `PointBudgetBatchSampler` does. Other
-    samplers pass plain indices. In val and test, a plain index means epoch 0. In train, it means
-    another epoch each time, so that `shuffle=True` augments each scene differently in each epoch.
-    This epoch is the number of times that the process has read the scene or, in a worker of a
-    `DataLoader`, a number derived from the worker's seed. Such a run cannot be resumed or repeated
-    exactly.
+    samplers pass plain indices. Without the train split, a plain index means epoch 0. With it, a
+    plain index means another epoch each time, so that `shuffle=True` augments each scene
+    differently in each epoch. This epoch is the number of times that the process has read the
+    scene or, in a worker of a `DataLoader`, a number derived from the worker's seed. Such a run
+    cannot be resumed or repeated exactly.
 
     Args:
         path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack`
             made of it, by its path or its address, such as `https://...`.
-        split: `train`, `val` or `test`. Several splits are joined by `+`:
-            `ScanNet(...) + ScanNet(...)`.
+        split: `train`, `val` or `test`; or a list, such as `["train", "val"]`.
         labels: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`. None for the label set
             with which the scenes were processed.
         ignore_index: The number that stands for unlabeled in `labels`: any whole number that is not
@@ -112,23 +105,18 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         transform: Function of a sample and a random generator. `ds[i]` is its result. A plain dict
             becomes a `Sample`, which is a dict, too.
         seed: Seed of the random generator. To vary a run, change it here and in the sampler.
-        scenes: The scenes to use: scene ids in any order, such as the index of a table; a single
-            id; or a file with one id per line.
+        scenes: The scenes to use: scene ids in any order, such as the index of a table; or a file
+            with one id per line.
         points: Limited annotations: a dict from the id of each scene to the indices, in mesh order,
-            of the vertices that keep `labels` and `instances`. Or a file with such a dict, such as
-            `points20` of the data-efficient benchmark: written by `torch.save`, or `.npz` or
-            `.json`. Only numbers, lists, dicts and arrays of NumPy are read from it, never code.
-            The transforms of this package that drop or sample vertices keep these vertices; a crop
-            keeps those inside.
-        keys: The keys of a sample to read, one or several; `scene_id` is always included. All by
+            of the vertices that keep `labels` and `instances`; or an `.npz` or `.json` file of such
+            a dict. The transforms of this package that drop or sample vertices keep these vertices;
+            a crop keeps those inside.
+        keys: The keys of a sample to read; `scene_id` is always included. All by
             default. Other arrays are not read. `label_set` comes with `labels`.
-        loop: How often each scene comes in an epoch, each time with other random numbers.
-        cache: True to keep files in memory after the first read, for this process and the processes
-            that it starts, such as the workers of a `DataLoader`: one copy for all of them, about
-            25 bytes per vertex.
 
     Attributes:
-        split: The split.
+        splits: The splits.
+        scene_ids: Ids of all scenes, sorted, in the order of their indices.
         label_set: The classes: ids, names, colours, and head, common and tail of ScanNet200.
         is_aligned: Whether `points` and `normals` are axis-aligned (`process --align-axis`);
             otherwise they are in the scan frame.
@@ -142,9 +130,8 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         ArchiveError: The archive is damaged.
         TransferError: The web server does not serve the archive.
         UnknownSceneError: A scene of `scenes` does not exist, or belongs to another split.
-        UsageError: There is no such split, the split has no scenes, there is no such key, `labels`
-            is not a label set, `ignore_index` is a train id or not a whole number, `transform`
-            cannot be called, `seed` is negative, `loop` is not a whole number from 1, `points` does
+        UsageError: There is no such split, a split has no scenes, there is no such key, `labels`
+            is not a label set, `ignore_index` is a train id or not a whole number, `points` does
             not fit the scenes, or `scenes` is empty.
     """
 
@@ -152,34 +139,33 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         self,
         path: str | Path,
         *,
-        split: SplitName | Split,
+        split: SplitName | Split | Iterable[SplitName | Split],
         labels: LabelSet | str | None = None,
         ignore_index: int = -1,
-        transform: Callable[[Any, np.random.Generator], SampleT_co] | None = None,
+        transform: SampleTransform | None = None,
         seed: int = 0,
         scenes: str | Path | Iterable[str] | None = None,
         points: Mapping[str, Any] | str | Path | None = None,
         keys: Iterable[str] | None = None,
-        loop: int = 1,
-        cache: bool = False,
     ) -> None:
-        self.split = _parse_split(split)
-        _check_transform(transform)
+        names = [split] if isinstance(split, str) else split
+        self.splits = tuple(Split.parse(name) for name in names)
         self.transform = transform
-        self.seed = check_number(seed, "seed", 0)
+        self.seed = seed
         self._keys = _parse_keys(keys)
-        # Checked before the source is opened, which may take long.
-        chosen_label_set = None if labels is None else parse_label_set(labels)
 
         self._place = open_processed(path)
         self._options = self._place.options
-        self.label_set = self._options.label_set
-        if chosen_label_set is not None:
-            self.label_set = chosen_label_set
-        self.ignore_index = _check_ignore_index(ignore_index, self.label_set)
+        self.label_set = self._options.label_set if labels is None else parse_label_set(labels)
+        if not isinstance(ignore_index, int) or ignore_index in self.label_set:
+            raise UsageError(
+                f"ignore_index is {ignore_index!r}, expected a whole number that is not a train id "
+                f"of {self.label_set.name}",
+                "ignore_index=-1, or ignore_index=255",
+            )
+        self.ignore_index = ignore_index
         self.is_aligned = self._options.align_axis
         self.path = self._place.name
-        lengths = self._find_lengths()
         if self._place.failures:
             failed = list(self._place.failures)
             warnings.warn(
@@ -187,14 +173,9 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
                 "to list them: scannet-prep info",
                 stacklevel=2,
             )
-
-        # Scene ids, as long as the longest one, and vertex counts, both sorted by id. They are
-        # arrays because reading a list changes the reference counts of its elements. After a fork,
-        # each change would copy a page of memory.
-        self._encoded_ids = np.array(list(lengths), "S")
-        self._lengths = np.array(list(lengths.values()), np.int64)
+        self._choose_scenes(self._find_scenes())
         if scenes is not None:
-            self._restrict(scenes)
+            self._choose_scenes(self._select(scenes))
 
         # The annotated vertices by scene id; None if all are.
         self._points: dict[str, NDArray[np.int64]] | None = None
@@ -202,33 +183,18 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             points = read_points(Path(points).expanduser())
         if points is not None:
             self._points = check_points(points, self.scene_ids, self._lengths)
-        self._cache = make_cache(self.scene_ids, self._lengths) if cache else None
-
-        # Only now, because the scenes are checked and cached once each.
-        loop = check_number(loop, "loop", 1)
-        self._encoded_ids = self._encoded_ids.repeat(loop)
-        self._lengths = self._lengths.repeat(loop)
-        # How often each scene was read without an epoch.
-        self._plain_reads = np.zeros(len(self), np.int64)
 
     def __len__(self) -> int:
         """Number of scenes."""
-        return len(self._encoded_ids)
+        return len(self.scene_ids)
 
     def __repr__(self) -> str:
         """Show a call that makes the dataset, the number of scenes, and the frame of the points."""
         label_set = self.label_set.name.lower()
-        call = f"ScanNet({self.path!r}, split={str(self.split)!r}, labels={label_set!r})"
+        names = [str(split) for split in self.splits]
+        split = names if len(names) > 1 else names[0]
+        call = f"ScanNet({self.path!r}, split={split!r}, labels={label_set!r})"
         return f"{call}: {len(self)} scenes, is_aligned={self.is_aligned}"
-
-    def __add__(self, other: Any) -> ConcatDataset:  # noqa: ANN401 - any dataset
-        """Join two datasets, as `ConcatDataset([self, other])` does."""
-        return ConcatDataset([self, other])
-
-    @property
-    def scene_ids(self) -> list[str]:
-        """Ids of all scenes, sorted, in the order of their indices."""
-        return [name.decode() for name in self._encoded_ids.tolist()]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -242,82 +208,62 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         It covers the ids of the scenes, their bytes as the manifest records them, the options with
         which they were processed, the label set, and limited annotations.
         """
-        entries = self._place.entries
         facts = [self.label_set.name, repr(self._options)]
-        for name in self.scene_ids:
-            facts += [name, entries[name].crc32]
+        for scene_id in self.scene_ids:
+            facts += [scene_id, self._place.entries[scene_id].crc32]
             if self._points is not None:
-                indices = self._points[name].astype("<i8")
+                indices = self._points[scene_id].astype("<i8")
                 facts.append(f"{zlib.crc32(indices.tobytes()):08x}")
-        text = " ".join(facts)
-        return f"{zlib.crc32(text.encode()):08x}"
+        return f"{zlib.crc32(' '.join(facts).encode()):08x}"
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether the dataset has a scene of this id."""
-        return isinstance(scene_id, str) and self._find_index(scene_id) is not None
+        return scene_id in self._indices
 
     def subset(self, scenes: str | Path | Iterable[int | str]) -> Self:
-        """Return the same dataset with only some scenes.
-
-        The scenes are sorted by id. With `loop`, each comes as often as before.
+        """Return the same dataset with only some scenes, sorted by id.
 
         Args:
-            scenes: Scene ids or indices, in any order; a single id; or a file with one id per line.
+            scenes: Scene ids or indices, in any order; or a file with one id per line.
 
         Raises:
             IndexError: An index is out of range.
             UnknownSceneError: This dataset has no scene of such an id.
             UsageError: There are no ids or indices, or they are a mask of booleans.
         """
-        # The copy shares the open files and the cache.
+        # The copy shares the open files.
         part = copy.copy(self)
-        part._restrict(scenes)  # noqa: SLF001 - of the same class
+        part._choose_scenes(self._select(scenes))  # noqa: SLF001 - of the same class
         return part
 
-    def groups(self, scene: int | str) -> tuple[AnnotatedGroup, ...]:
-        """Return the annotated groups of a scene: raw category, ids, size and box.
-
-        The ids of the groups are the values of `instances`.
-
-        Raises:
-            IndexError, UnknownSceneError, FileError, TransferError: As for `dataset[scene]`.
-        """
-        scene_id = self._encoded_ids[self._find(scene)].decode()
-        npz = self._open(scene_id)
-        return parse_meta(npz, self._place.file_path(scene_id)).groups
-
-    def __getitem__(self, key: int | str | tuple[int | str, int]) -> SampleT_co:
+    def __getitem__(self, key: int | str | tuple[int | str, int]) -> Any:  # noqa: ANN401 - any result
         """Read one scene, by index or by scene id, and apply the transform.
 
         A key can contain the epoch for the transform: `ds[index, epoch]`.
 
+        Returns:
+            A `Sample`, or the result of the transform.
+
         Raises:
             IndexError: The index is out of range.
-            UnknownSceneError: This split has no scene of this id.
+            UnknownSceneError: The dataset has no scene of this id.
             MissingFileError: The scene's file, or the archive, no longer exists.
             FileError: The scene's file is damaged.
             ArchiveError: The scene is damaged, or the archive has changed since it was opened.
             TransferError: The web server does not serve the scene.
             ScanNetPrepError: The transform failed.
-            UsageError: The key is not an index or a scene id, alone or in a pair with an epoch.
         """
-        # Called for each sample, because PyTorch may have been imported since the last one. Workers
-        # collate in the process that reads.
-        advise_default_collation()
-        scene = key
-        epoch = None
-        if isinstance(key, tuple) and len(key) == 2:
-            scene, epoch = key
+        keep_freed_memory(_KEPT_BYTES)
+        scene, epoch = key if isinstance(key, tuple) else (key, None)
         index = self._find(scene)
-        sample: Any = self._read(self._encoded_ids[index].decode())
+        sample = self._read(self.scene_ids[index])
         if self.transform is None:
-            return sample  # type: ignore[no-any-return]
+            return sample
         if epoch is None:
             epoch = self._choose_epoch(index)
-        epoch = check_number(epoch, "epoch", 0)
-        return self._transform(sample, index, epoch)  # type: ignore[no-any-return]
+        return self._transform(self.transform, sample, index, epoch)
 
-    def __iter__(self) -> Iterator[SampleT_co]:
+    def __iter__(self) -> Iterator[Any]:
         """Iterate over all samples, in order."""
         return (self[index] for index in range(len(self)))
 
@@ -336,159 +282,154 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         """
         self._place.close()
 
-    def class_counts_by_scene(self) -> NDArray[np.int64]:
-        """Count the vertices of each class in each scene, int64 (scenes, classes).
+    def class_counts(self) -> NDArray[np.int64]:
+        """Count the vertices of each class over all scenes.
 
-        With limited annotations, only the annotated vertices are counted.
+        The counts come from the manifest, without opening scenes. With limited annotations, the
+        scenes are read, and only the annotated vertices are counted.
+
+        Returns:
+            int64 (classes,), in the order of the train ids.
 
         Raises:
-            ScanNetPrepError: As for `class_counts`.
+            ScanNetPrepError: The manifest or a scene is damaged.
         """
+        return np.asarray(self._count_classes().sum(axis=0))
+
+    def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
+        """Compute the weights of the classes for a loss, such as `torch.nn.CrossEntropyLoss`.
+
+        Class c has n_c vertices, and the share p_c = n_c / sum(n) of all labeled vertices:
+
+        - `inverse`: 1 / p_c.
+        - `inverse_sqrt`: 1 / sqrt(p_c).
+        - `log`: 1 / ln(1.02 + p_c), as in ENet (Paszke et al. 2016).
+        - `median_frequency`: median(f) / f_c (Eigen and Fergus 2015). f_c is n_c divided by the
+          labeled vertices of the scenes that have class c. The median is over the classes that
+          occur.
+
+        The weights are then scaled so that the mean over the classes that occur is 1. A class
+        without a vertex has weight 0. Vertices without a class, and scenes without annotation, are
+        not counted.
+
+        Returns:
+            float32 (classes,), in the order of the train ids.
+
+        Raises:
+            UsageError: There is no such formula, or no vertex has a class (test scenes).
+            ScanNetPrepError: The manifest or a scene is damaged.
+        """
+        return weigh_classes(self._count_classes(), formula)
+
+    def _count_classes(self) -> NDArray[np.int64]:
+        """Count the vertices of each class in each scene, int64 (scenes, classes)."""
         counts: list[Mapping[int, int]] = []
-        if self._points is None:
-            entries = self._place.entries
-            counts += [entries[name].counts(self.label_set) for name in self.scene_ids]
-        else:
-            for name in self.scene_ids:
-                raw_ids = self._open(name).read(self.label_set.raw_ids_key)
-                counts.append(count_ids(raw_ids[self._points[name]]))
+        for scene_id in self.scene_ids:
+            if self._points is None:
+                counts.append(self._place.entries[scene_id].counts(self.label_set))
+            else:
+                raw_ids = self._open(scene_id).read(self.label_set.raw_ids_key)
+                counts.append(count_ids(raw_ids[self._points[scene_id]]))
         return count_classes(counts, self.label_set)
 
-    def _find_lengths(self) -> dict[str, int]:
-        """Find the scenes of the split, and the number of their vertices.
+    def _find_scenes(self) -> list[str]:
+        """Find the scenes of all splits.
 
         Raises:
-            UsageError: There are none.
+            UsageError: A split has none.
         """
         scenes = self._place.scenes
-        lengths = {
-            scene_id: scene.vertex_count
-            for scene_id, scene in scenes.items()
-            if scene.split == self.split
-        }
-        if not lengths:
-            others = ", ".join(sorted({scene.split for scene in scenes.values()}))
-            raise UsageError(
-                f"{self.path}: holds no {self.split} scenes, but {others or 'none at all'}",
-                "choose another split, or process the scenes of this one",
-            )
-        return lengths
+        found = {scene.split for scene in scenes.values()}
+        for split in self.splits:
+            if split not in found:
+                raise UsageError(
+                    f"{self.path}: holds no {split} scenes, "
+                    f"but {', '.join(sorted(found)) or 'none at all'}",
+                    "choose another split, or process the scenes of this one",
+                )
+        return [scene_id for scene_id, scene in scenes.items() if scene.split in self.splits]
 
-    def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
-        """Keep only some scenes; arguments and errors are those of `subset`."""
-        # The name of the argument, for messages.
-        source = "the list of scenes"
+    def _choose_scenes(self, scene_ids: Iterable[str]) -> None:
+        """Make these the scenes of the dataset."""
+        self.scene_ids = sorted(scene_ids)
+        self._indices = {scene_id: index for index, scene_id in enumerate(self.scene_ids)}
+        counts = [self._place.scenes[scene_id].vertex_count for scene_id in self.scene_ids]
+        self._lengths = np.array(counts, np.int64)
+        # How often each scene was read without an epoch.
+        self._plain_reads = [0] * len(self)
+
+    def _select(self, scenes: str | Path | Iterable[int | str]) -> set[str]:
+        """Find the ids of some scenes; arguments and errors are those of `subset`."""
         if isinstance(scenes, str | Path):
-            source = str(scenes)
-            is_scene_id = source in self or SceneId.is_of_release(source)
-            scenes = [source] if is_scene_id else read_scene_list(Path(source).expanduser())
+            scenes = read_scene_list(Path(scenes).expanduser())
         scenes = list(scenes)
         if np.asarray(scenes).dtype == np.bool_:
             # As an index, True would be 1.
             raise UsageError(
-                f"{source} is a mask of {len(scenes):,} booleans, expected scene ids or indices",
+                f"found a mask of {len(scenes):,} booleans, expected scene ids or indices",
                 "dataset.subset(numpy.flatnonzero(mask))",
             )
-        chosen = sorted({self._find(scene) for scene in scenes})
-        if not chosen:
+        if not scenes:
             raise UsageError(
-                f"{source} is empty, expected at least one scene",
+                "the list of scenes is empty, expected at least one scene",
                 "for all scenes, leave out scenes=",
             )
-        # With `loop`, a scene has several indices: keep all of them.
-        is_kept = np.isin(self._encoded_ids, self._encoded_ids[chosen])
-        self._encoded_ids = self._encoded_ids[is_kept]
-        self._lengths = self._lengths[is_kept]
-        self._plain_reads = np.zeros(len(self), np.int64)
+        return {self.scene_ids[self._find(scene)] for scene in scenes}
 
     def _choose_epoch(self, index: int) -> int:
         """Choose the epoch of a plain index, as the docstring of `ScanNet` describes."""
-        if self.split is not Split.TRAIN:
+        if Split.TRAIN not in self.splits:
             return 0
-        count = int(self._plain_reads[index])
+        count = self._plain_reads[index]
         self._plain_reads[index] += 1
-        worker = find_worker()
+        # PyTorch is not imported for this.
+        torch_data: Any = sys.modules.get("torch.utils.data")
+        worker = torch_data and torch_data.get_worker_info()
         if worker is None:
             return count
         # A new worker starts counting at 0 again, so mix in its seed, which differs in each epoch.
         return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
 
-    def _find(self, key: Any) -> int:  # noqa: ANN401 - anything can be passed as a key
+    def _find(self, key: int | str) -> int:
         """Return the index of a scene, counted from 0, given an index from either end or an id.
 
         Raises:
-            IndexError, UnknownSceneError, UsageError: As for `dataset[key]`.
+            IndexError, UnknownSceneError: As for `dataset[key]`.
         """
+        splits = " or ".join(self.splits)
         if isinstance(key, str):
-            return self._find_scene(key)
-        try:
-            index = operator.index(key)
-        except TypeError:
-            raise UsageError(
-                f"{key!r:.80} is not a scene; "
-                "expected an index or a scene id, alone or in a pair with the epoch",
-                "for slices [dataset[i] for i in range(3)]; "
-                "for batches DataLoader(dataset, batch_sampler=sampler)",
-            ) from None
+            if key in self._indices:
+                return self._indices[key]
+            reason = self._place.failures.get(key)
+            if reason is not None:
+                raise UnknownSceneError(
+                    f"{key} failed in processing: {reason}",
+                    "fix the raw files, then run scannet-prep process again",
+                )
+            raise UnknownSceneError(
+                f"{self.path}: has no {splits} scene {key!r}",
+                "choose the split of the scene, or process it; an archive is packed again",
+            )
+        index = operator.index(key)
         if not -len(self) <= index < len(self):
             raise IndexError(
-                f"index {index} is out of range: {self.path} has {len(self)} {self.split} scenes"
+                f"index {index} is out of range: {self.path} has {len(self)} {splits} scenes"
             )
         return index % len(self)
 
-    def _find_index(self, scene_id: str) -> int | None:
-        """Find the first index of a scene (`loop` gives it several); None for an unknown id."""
-        name = scene_id.encode()
-        index = int(np.searchsorted(self._encoded_ids, np.bytes_(name)))
-        if index < len(self) and self._encoded_ids[index] == name:
-            return index
-        return None
-
-    def _find_scene(self, scene_id: str) -> int:
-        """Return the first index of a scene.
-
-        Raises:
-            UnknownSceneError: This split has no scene of this id. The hint depends on the reason.
-        """
-        index = self._find_index(scene_id)
-        if index is not None:
-            return index
-
-        reason = self._place.failures.get(scene_id)
-        if reason is not None:
-            raise UnknownSceneError(
-                f"{scene_id} failed in processing: {reason}",
-                "fix the raw files, then run scannet-prep process again",
-            )
-        official_split = find_official_split(scene_id)
-        if official_split is None:
-            hint = ""
-        elif official_split == self.split:
-            hint = "process it; if this is an archive, pack the folder again"
-        else:
-            hint = (
-                f"it is a {official_split} scene: "
-                f"ScanNet({self.path!r}, split={str(official_split)!r})"
-            )
-        raise UnknownSceneError(f"{self.path}: has no {self.split} scene {scene_id!r}", hint)
-
     def _open(self, scene_id: str) -> NpzReader:
-        """Read the file of a scene, or its copy in the cache, and check that it is this scene.
+        """Read the file of a scene, and check that it is this scene.
 
         Raises:
             FileError: The file is missing or damaged, or holds another scene.
         """
-        if self._cache is None:
-            return self._place.open_arrays(scene_id, self._place.read_file(scene_id))
-        data = self._cache.read(scene_id, partial(self._place.read_file, scene_id))
-        return self._place.open_arrays(scene_id, data)
+        return self._place.open_arrays(scene_id, self._place.read_file(scene_id))
 
     def _read(self, scene_id: str) -> Sample:
         """Read a sample, without the transform."""
         npz = self._open(scene_id)
         vertex_count = self._place.scenes[scene_id].vertex_count
-        # Type checkers accept an incomplete sample only as Any.
-        sample: Any = Sample()  # type: ignore[typeddict-item]
+        sample = Sample()
         sample.is_aligned = self.is_aligned
         for key in self._keys:
             if key in {"label_set", "scene_id"}:
@@ -502,7 +443,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         sample["scene_id"] = scene_id
         if self._points is not None:
             limit_annotation(sample, self._points[scene_id], self.ignore_index)
-        return sample  # type: ignore[no-any-return]
+        return sample
 
     def _read_array(
         self, npz: NpzReader, key: str, scene_id: str, vertex_count: int
@@ -532,92 +473,23 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             return widen_normals(stored)
         return stored.astype(dtype, copy=False)
 
-    def _transform(self, sample: Any, index: int, epoch: int) -> Any:  # noqa: ANN401 - any result
+    def _transform(self, transform: SampleTransform, sample: Sample, index: int, epoch: int) -> Any:  # noqa: ANN401 - any result
         """Apply the transform to a sample.
 
         Raises:
             ScanNetPrepError: The transform failed.
         """
         generator = np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
-        scene_id = self._encoded_ids[index].decode()
+        scene_id = self.scene_ids[index]
         try:
-            transformed = self.transform(sample, generator)  # type: ignore[misc]  # not None here
+            transformed = transform(sample, generator)
         except Exception as error:
-            cause = str(error)
-            hint = f"reproduce it with dataset[{index}, {epoch}]"
-            if isinstance(error, ScanNetPrepError):
-                # str(error) includes the hint, which belongs at the end of the new message.
-                cause = error.message
-                if error.hint:
-                    hint = f"{error.hint}; {hint}"
             raise ScanNetPrepError(
-                f"{scene_id} ({self._place.file_path(scene_id)}): the transform failed: "
-                f"{type(error).__name__}: {cause}",
-                hint,
+                f"{scene_id} ({self._place.file_path(scene_id)}): the transform failed in "
+                f"dataset[{index}, {epoch}]: {type(error).__name__}: {error}"
             ) from error
         # A plain dict becomes a sample again, whose repr is short.
-        if type(transformed) is dict:
-            return Sample(transformed)  # type: ignore[misc]  # the keys are not checked
-        return transformed
-
-
-def _parse_split(split: object) -> Split:
-    """Return the split of a name.
-
-    Raises:
-        UsageError: There is no split of this name, or the argument is not a name, such as a list.
-    """
-    if not isinstance(split, str):
-        raise UsageError(
-            f"split is {split!r:.80}, expected the name of one split",
-            "join several: "
-            'ConcatDataset([ScanNet(path, split="train"), ScanNet(path, split="val", seed=1)])',
-        )
-    return Split.parse(split)
-
-
-def _check_transform(transform: object) -> None:
-    """Check that a transform can be called, before a worker calls it.
-
-    Raises:
-        UsageError: The transform is not callable, takes other arguments, or is a class instead of
-            an object.
-    """
-    if transform is None:
-        return
-    if not callable(transform) or isinstance(transform, type):
-        raise UsageError(
-            f"transform is {transform!r:.80}, expected a callable transform(sample, rng)",
-            "transform=Compose(Rotate(), GridSample(0.02))",
-        )
-    fault = describe_call_fault(transform, "sample", "rng")
-    if fault:
-        raise UsageError(
-            f"transform: {fault}, expected a callable transform(sample, rng)",
-            "add a second parameter for the numpy.random.Generator: def transform(sample, rng)",
-        )
-
-
-def _check_ignore_index(ignore_index: int, label_set: LabelSet) -> int:
-    """Check the number that stands for unlabeled.
-
-    Raises:
-        UsageError: The number is not a whole number of 64 bits, or it is a train id, so that a
-            class would be ignored, too.
-    """
-    hint = "ignore_index=-1, or ignore_index=255"
-    try:
-        number = operator.index(ignore_index)
-    except TypeError:
-        number = None
-    if number is None or not -(2**63) <= number < 2**63:
-        raise UsageError(f"ignore_index is {ignore_index!r:.80}, expected a whole number", hint)
-    if number in label_set:
-        name = label_set.name_of(number)
-        raise UsageError(
-            f"ignore_index is {number}, which is the train id of {name!r} in {label_set.name}", hint
-        )
-    return number
+        return Sample(transformed) if type(transformed) is dict else transformed
 
 
 def _parse_keys(keys: Iterable[str] | None) -> tuple[str, ...]:
@@ -628,9 +500,10 @@ def _parse_keys(keys: Iterable[str] | None) -> tuple[str, ...]:
     """
     if keys is None:
         return _KEYS
-    chosen = (keys,) if isinstance(keys, str) else tuple(keys)
+    chosen = tuple(keys)
     unknown = set(chosen) - set(_KEYS)
     if unknown:
-        known = ", ".join(_KEYS)
-        raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {known}")
+        raise UsageError(
+            f"{min(unknown)!r} is not a key of a sample, expected some of {', '.join(_KEYS)}"
+        )
     return chosen

@@ -133,10 +133,7 @@ def make_plan(
     if generator is not None:
         # The steps in random order, and the batches of each step on random ranks.
         steps = generator.permuted(generator.permutation(steps), axis=1)
-    plan = [packing[index] for index in steps.ravel().tolist()]
-    if generator is None:
-        return plan
-    return _shuffle_within_batches(plan, generator)
+    return [packing[index] for index in steps.ravel().tolist()]
 
 
 def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_scenes: int) -> Plan:
@@ -216,14 +213,6 @@ def _exchange_scenes(
         loads[a[is_done]] = new_a[is_done]
         loads[b[is_done]] = new_b[is_done]
     return _divide(scenes, ends)
-
-
-def _shuffle_within_batches(plan: Plan, generator: Generator) -> Plan:
-    """Put the scenes of each batch into a random order."""
-    scenes, ends = flatten(plan)
-    batch_of_scene = np.repeat(np.arange(len(plan)), np.diff(ends, prepend=0))
-    order = np.lexsort((generator.random(len(scenes)), batch_of_scene))
-    return _divide(scenes[order], ends)
 
 
 def _divide(scenes: Integers, ends: Integers) -> Plan:

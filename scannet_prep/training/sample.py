@@ -1,145 +1,131 @@
-"""Sample: one scene as a dict of arrays."""
+"""Sample: one scene as a dict of arrays, from a dataset or from a mesh."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from scannet_prep.errors import UsageError
+from scannet_prep.processed.scene import widen_normals
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
+from scannet_prep.release.scene import SceneId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    # Type checkers see PyTorch's class, which is what its DataLoader accepts. At run time, a
-    # DataLoader accepts any class with a length and items, so PyTorch is not imported.
-    from torch.utils.data import Dataset as Dataset  # noqa: PLC0414
-    from typing_extensions import NotRequired, TypedDict, TypeVar
-
     from scannet_prep.view.notebook import NotebookPage
 
-    class Sample(TypedDict):
-        """One scene, with the keys that `ScanNet(keys=...)` selects; `ScanNet` documents them."""
 
-        points: NDArray[np.float32]
-        normals: NDArray[np.float32]
-        colors: NDArray[np.uint8]
-        labels: NDArray[np.int64]
-        instances: NDArray[np.int32]
-        segments: NDArray[np.int32]
-        axis_alignment: NDArray[np.float64]
-        faces: NotRequired[NDArray[np.int32]]
-        annotated: NotRequired[NDArray[np.bool_]]
-        label_set: str
-        scene_id: str
+class Sample(dict[str, Any]):
+    """A dict whose repr shows types and shapes of arrays; notebooks also show a picture.
 
-    # The type of `dataset[i]`: a sample, or the result of the transform.
-    SampleT_co = TypeVar("SampleT_co", covariant=True, default=Sample)
+    `ScanNet` documents the keys.
 
-else:
-    # At run time, a sample is a dict with its own repr, and PyTorch's class has a stand-in.
-    from typing import Generic, TypeVar
+    Attributes:
+        is_aligned: Whether the points are axis-aligned; None if a transform has made the sample.
+    """
 
-    SampleT_co = TypeVar("SampleT_co", covariant=True)
+    is_aligned: bool | None = None
 
-    class Dataset(Generic[SampleT_co]):
-        """Stand-in for PyTorch's class, which is not imported."""
+    def __repr__(self) -> str:
+        """Show one line per key."""
+        lines = []
+        for key, value in self.items():
+            is_array = isinstance(value, np.ndarray)
+            shown = f"{value.dtype} {value.shape}" if is_array else repr(value)
+            lines.append(f"{key!r}: {shown}")
+        return "{" + ",\n ".join(lines) + "}"
 
-    class Sample(dict):
-        """A dict whose repr shows types and shapes of arrays; notebooks also show a picture.
+    def show(self, predictions: Any = None, **options: Any) -> NotebookPage:  # noqa: ANN401
+        """Show the sample in a notebook; `scannet_prep.show` documents the arguments."""
+        from scannet_prep.view.notebook import show
 
-        Attributes:
-            is_aligned: Whether the points are axis-aligned; None if a transform has made the
-                sample.
-        """
+        return show(self, predictions, **options)
 
-        is_aligned: bool | None = None
+    def _repr_png_(self) -> bytes | None:
+        """Draw a picture, for notebooks."""
+        from scannet_prep.view.sample import draw_sample
 
-        def __repr__(self) -> str:
-            """Show one line per key."""
-            lines = []
-            for key, value in self.items():
-                is_array = isinstance(value, np.ndarray)
-                shown = f"{value.dtype} {value.shape}" if is_array else repr(value)
-                lines.append(f"{key!r}: {shown}")
-            return "{" + ",\n ".join(lines) + "}"
+        return draw_sample(self)
 
-        def show(self, predictions: Any = None, **options: Any) -> NotebookPage:  # noqa: ANN401
-            """Show the sample in a notebook; `scannet_prep.show` documents the arguments."""
-            from scannet_prep.view.notebook import show
+    def _repr_html_(self) -> str:
+        """Return the repr and a picture, for notebooks."""
+        from scannet_prep.view.sample import describe_sample
 
-            return show(self, predictions, **options)
-
-        def _repr_png_(self) -> bytes | None:
-            """Draw a picture, for notebooks."""
-            from scannet_prep.view.sample import draw_sample
-
-            return draw_sample(self)
-
-        def _repr_html_(self) -> str:
-            """Return the repr and a picture, for notebooks."""
-            from scannet_prep.view.sample import describe_sample
-
-            return describe_sample(self)
+        return describe_sample(self)
 
 
-def refuse_wrapper(dataset: object) -> None:
-    """Refuse PyTorch's wrappers of datasets.
+def sample_from_mesh(
+    file: str | Path,
+    *,
+    axis_alignment: ArrayLike | None = None,
+    compute_segments: bool = False,
+    faces: bool = False,
+    labels: LabelSet | str = "ScanNet20",
+    transform: Callable[[Sample, np.random.Generator], Any] | None = None,
+    seed: int = 0,
+) -> Any:  # noqa: ANN401 - a sample, or the result of the transform
+    """Make a sample of a triangle mesh: the same dict as that of a dataset.
 
-    They have no `lengths`, and can be indexed by plain numbers only.
+    The arrays are those that `scannet-prep process` makes of a scene with this mesh alone. Nothing
+    is written.
+
+    Args:
+        file: A PLY file in metres, with or without colours; `~` is the home folder.
+        axis_alignment: The matrix aligned <- file, (4, 4), such as a rotation that makes z point
+            up. None to leave the points as they are.
+        compute_segments: Whether to compute `segments`; they are -1 otherwise.
+        faces: Whether the sample has `faces`.
+        labels: The label set that `label_set` names. All labels are -1, as there is no annotation.
+        transform: Function of the sample and a random generator. Its result is returned.
+        seed: Seed of the random generator.
+
+    Returns:
+        A dict with the keys of a sample of `ScanNet`, or the result of the transform.
 
     Raises:
-        UsageError: The dataset is PyTorch's `Subset` or `ConcatDataset`.
+        MissingFileError: There is no such file.
+        FileError: It is not a triangle mesh in metres.
+        UsageError: It has the name of a scene of the release, or an argument is invalid.
     """
-    if hasattr(dataset, "lengths"):
-        return
-    problem = f"a {type(dataset).__name__} of PyTorch has no lengths"
-    # PyTorch may not be imported, so its classes are recognized by their attributes.
-    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
+    # Imported here, so that importing the package for training does not load the parsers.
+    from scannet_prep.processed.geometry import points_and_normals
+    from scannet_prep.processed.make_scene import compute_segments as compute_mesh_segments
+    from scannet_prep.raw.mesh import read_mesh
+
+    label_set = parse_label_set(labels)
+    path = Path(file).expanduser()
+    if not SceneId.is_own(path.stem):
         raise UsageError(
-            problem,
-            "take a part of the scenes with dataset.subset(indices), which is a dataset too",
+            f"{path}: {path.stem!r} cannot be the name of a scene of your own",
+            "rename the file; process scenes of the release, to keep their labels",
         )
-    if hasattr(dataset, "datasets"):
-        raise UsageError(
-            problem,
-            "join the datasets with scannet_prep.ConcatDataset([train, val]), or train + val",
-        )
-
-
-def advise_default_collation() -> None:
-    """Make PyTorch's default collate function recommend `collate_torch` if it cannot stack samples.
-
-    Does nothing unless PyTorch is loaded. `torch.utils.data.default_collate` documents the table to
-    which packages add functions for their own types.
-    """
-    torch_collate: Any = sys.modules.get("torch.utils.data._utils.collate")
-    if torch_collate is not None:
-        torch_collate.default_collate_fn_map.setdefault(Sample, _stack)
-
-
-def _stack(samples: Sequence[Mapping[str, Any]], **_options: object) -> Any:  # noqa: ANN401 - PyTorch's
-    """Stack samples as PyTorch stacks dicts.
-
-    Raises:
-        UsageError: Two samples have arrays of different shapes.
-    """
-    first_shapes: dict[str, Any] = {}
-    for sample in samples:
-        for key, value in sample.items():
-            shape = getattr(value, "shape", None)
-            # The first sample with this key stores its shape here.
-            first_shape = first_shapes.setdefault(key, shape)
-            if shape != first_shape:
-                raise UsageError(
-                    "PyTorch's default collate function stacks arrays of equal shape, but "
-                    f"{key!r} has the shapes {first_shape} and {shape}",
-                    "from scannet_prep import collate_torch; "
-                    "DataLoader(..., collate_fn=collate_torch)",
-                )
-    torch_data: Any = sys.modules["torch.utils.data"]
-    # Plain dicts, because for `Sample` PyTorch would call this function again.
-    return torch_data.default_collate([dict(sample) for sample in samples])
+    matrix = None
+    if axis_alignment is not None:
+        matrix = np.array(axis_alignment, np.float64)
+        if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
+            raise UsageError(f"axis_alignment is {matrix.tolist()}, expected 4 x 4 finite numbers")
+    mesh = read_mesh(path, is_own=True)
+    points, normals = points_and_normals(mesh.positions, mesh.faces, matrix)
+    unknown = np.full(len(points), -1, np.int32)
+    sample = Sample(
+        points=points,
+        normals=widen_normals(normals),
+        colors=mesh.colors,
+        labels=unknown.astype(np.int64),
+        instances=unknown,
+        segments=unknown.copy(),
+        axis_alignment=np.eye(4) if matrix is None else matrix,
+    )
+    sample.is_aligned = matrix is not None
+    if compute_segments:
+        sample["segments"] = compute_mesh_segments(mesh).astype(np.int32)
+    if faces:
+        sample["faces"] = mesh.faces
+    sample |= {"label_set": label_set.name, "scene_id": path.stem}
+    if transform is None:
+        return sample
+    # The generator of the first scene of a dataset in the first epoch.
+    return transform(sample, np.random.default_rng((seed, 0, 0)))

@@ -3,92 +3,34 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import UsageError
-from scannet_prep.training.keys import SceneKey
-from scannet_prep.training.plan import Plan, flatten, make_plan, pack, sum_loads
-from scannet_prep.training.ranks import RankedSampler
-from scannet_prep.training.sample import refuse_wrapper
-from scannet_prep.training.whole_numbers import check_number
+from scannet_prep.training.plan import Plan, make_plan, pack
 
-# Version of the fields of a state. A state of another version is refused.
-_STATE_VERSION = 4
-_HINT_FRESH_EPOCH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
+# The index of a scene and the epoch: `dataset[key]` reads it with the random numbers of the epoch.
+SceneKey: TypeAlias = tuple[int, int]
 
-
-class PlanSummary(NamedTuple):
-    """Figures of the plan of an epoch.
-
-    Attributes:
-        step_count: Steps of each rank.
-        padding: Scenes that are repeated because there are fewer batches than the ranks need.
-        fill: Mean share of the budget that a batch uses, 0..1; 1 for a scene above the budget.
-        imbalance: Mean over the steps of the largest batch relative to the mean batch. 1 is ideal.
-    """
-
-    step_count: int
-    padding: int
-    fill: float
-    imbalance: float
+# Version of the plans and of the fields of a state. A state of another version is refused.
+_STATE_VERSION = 5
+# Variables of Slurm, Open MPI and MPICH with the number of processes of a job.
+_PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_HINT_GIVE_RANK = (
+    "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS; for a "
+    "process by itself, 0 and 1); torchrun sets them"
+)
 
 
-class BatchIterator(Iterator[list[SceneKey]]):
-    """One pass over the batches of an epoch, which counts the batches that it has handed out.
-
-    It keeps its epoch when `set_epoch` is called during the pass. It has `state_dict` and
-    `load_state_dict` because `StatefulDataLoader` of torchdata stores the state of the iterator
-    that it holds.
-
-    Args:
-        sampler: The sampler, at the position where the pass begins.
-
-    Attributes:
-        epoch: The epoch of the batches.
-        step: The step of the next batch within the whole epoch, from 0.
-    """
-
-    def __init__(self, sampler: PointBudgetBatchSampler) -> None:
-        self._sampler = sampler
-        self.epoch = sampler.epoch
-        self.step = sampler.steps_before
-
-    def __next__(self) -> list[SceneKey]:
-        """Hand out the next batch."""
-        if self.is_at_end:
-            raise StopIteration
-        batch = self._sampler.batch(self.epoch, self.step)
-        self.step += 1
-        return batch
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the last batch of the epoch has been handed out."""
-        return self.step == len(self._sampler)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the batches that have been handed out."""
-        return self._sampler.state_at(self.epoch, self.step)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, and move the sampler there.
-
-        Raises:
-            UsageError: As `PointBudgetBatchSampler.load_state_dict`.
-        """
-        self._sampler.load_state_dict(state)
-        self.epoch = self._sampler.epoch
-        self.step = self._sampler.steps_before
-
-
-class PointBudgetBatchSampler(RankedSampler):
+class PointBudgetBatchSampler:
     """Batches of scenes within a budget of vertices, for `DataLoader(dataset, batch_sampler=...)`.
 
     Every rank computes the same plan of the epoch from (lengths, budget, seed, epoch) and takes its
@@ -98,8 +40,7 @@ class PointBudgetBatchSampler(RankedSampler):
     - The number of steps is the same on all ranks and in all epochs.
     - Every scene comes exactly once per epoch, over all ranks. The one exception: if hardly any two
       scenes fit together, the number of batches may not be a multiple of the number of ranks. Then
-      `describe().padding` scenes are repeated: fewer than there are ranks, and not the same ones in
-      each epoch.
+      some scenes are repeated: fewer than there are ranks, and not the same ones in each epoch.
     - A batch never exceeds the budget, except a single scene that does so by itself.
     - The batches of one step are of similar size, so that no rank waits for another.
     - The scenes that share a batch, the order of the batches and their ranks change each epoch.
@@ -107,11 +48,9 @@ class PointBudgetBatchSampler(RankedSampler):
     A batch is a list of `(index, epoch)`. In this way, workers that outlive an epoch receive its
     number with each scene, and `ScanNet` derives its random numbers from it.
 
-    An iteration begins at the current position: at the start of `epoch` or, after
-    `load_state_dict`, at the step after which the state was saved. Only `set_epoch` and
-    `load_state_dict` change the position, so `list(sampler)` is the same each time. If all batches
-    of an epoch have been handed out, iterating over it again without `set_epoch` is a
-    `UserWarning`, because the batches and the random numbers are repeated.
+    Each iteration is the next epoch, unless `set_epoch` or `load_state_dict` has chosen one. After
+    `load_state_dict`, the first iteration is the rest of the epoch, from the step after which the
+    state was saved.
 
     If `torch.distributed` is initialized, the first iteration compares all ranks: their vertex
     counts, arguments, epoch, loaded state and versions. So ranks that see different folders fail at
@@ -128,11 +67,11 @@ class PointBudgetBatchSampler(RankedSampler):
         world_size: Number of ranks. By default that of `torch.distributed`, otherwise the
             environment variable WORLD_SIZE, otherwise 1.
         seed: Seed of the plans.
-        shuffle: False for the same batches in each epoch, the largest first. They may be repeated
-            without `set_epoch`.
+        shuffle: False for the same batches in each epoch, the largest first.
 
     Attributes:
-        epoch: The epoch of the next iteration.
+        epoch: The epoch of the current iteration; before the first, that of the next one.
+        has_begun: Whether a batch of it has been handed out.
         steps_before: Steps of that epoch that were already done when the loaded state was saved.
         rank, world_size: As given or found.
 
@@ -153,95 +92,62 @@ class PointBudgetBatchSampler(RankedSampler):
         shuffle: bool = True,
     ) -> None:
         self._lengths = _check_lengths(lengths)
-        super().__init__(rank, world_size)
+        # With both arguments, neither `torch.distributed` nor the environment is considered.
+        self._is_rank_given = rank is not None and world_size is not None
+        self.rank, self.world_size = _find_rank(rank, world_size)
         scene_count = len(self._lengths)
-        if max_scenes is not None:
-            max_scenes = check_number(max_scenes, "max_scenes", 1)
+        max_scenes = scene_count if max_scenes is None else max_scenes
+        if max_points < 1 or max_scenes < 1 or seed < 0:
+            raise UsageError(
+                f"max_points is {max_points}, max_scenes {max_scenes} and seed {seed}, "
+                "expected at least 1, 1 and 0"
+            )
+        if scene_count < self.world_size:
+            raise UsageError(
+                f"there are {scene_count} scenes for {self.world_size} ranks: some would be idle",
+                "train on fewer ranks, or with more scenes",
+            )
         # Everything on which the plans depend, apart from the epoch.
         self._settings: dict[str, Any] = {
             "version": _STATE_VERSION,
             "world_size": self.world_size,
-            "seed": check_number(seed, "seed", 0),
+            "seed": int(seed),
             "shuffle": bool(shuffle),
-            "max_points": check_number(max_points, "max_points", 1),
-            "max_scenes": max_scenes,
+            "max_points": int(max_points),
+            "max_scenes": int(max_scenes),
             "scene_count": scene_count,
             "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
+            # Empty if the vertex counts were passed instead of the dataset.
+            "digest": str(getattr(lengths, "digest", "")),
         }
-        if scene_count < self.world_size:
-            raise UsageError(
-                f"there are {scene_count} scenes for {self.world_size} ranks: some would be idle",
-                f"train on at most {scene_count} ranks, or with more scenes",
-            )
-        # Empty if the vertex counts were passed instead of the dataset.
-        self._digest = str(getattr(lengths, "digest", ""))
-        self._packing = pack(
-            self._lengths,
-            self._settings["max_points"],
-            scene_count if max_scenes is None else max_scenes,
-            self.world_size,
-        )
-        # The plan that was made last, and its epoch; None before the first.
-        self._planned_epoch: int | None = None
-        self._planned_batches: Plan = []
+        self._packing = pack(self._lengths, int(max_points), int(max_scenes), self.world_size)
         self._has_compared_ranks = False
-        self._newest_iterator: BatchIterator | None = None
+        self.has_begun = False
         self.epoch = 0
         self.steps_before = 0
 
     @property
-    def sampler(self) -> PointBudgetBatchSampler:
-        """The sampler itself, because Lightning looks for `set_epoch` here."""
-        return self
-
-    @property
     def steps_left(self) -> int:
-        """Steps of the next iteration: a whole epoch, or the rest of a resumed one."""
+        """Steps of the iteration: a whole epoch, or the rest of a resumed one."""
         return len(self) - self.steps_before
-
-    @property
-    def digest(self) -> str:
-        """Digest of the next iteration's batches on all ranks; the same on each of them."""
-        scenes_and_ends = np.concatenate(flatten(self._remaining_plan()))
-        return f"{zlib.crc32(scenes_and_ends.astype('<i8').tobytes()):08x}"
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
         return math.ceil(len(self._packing) / self.world_size)
 
-    def __iter__(self) -> BatchIterator:
-        """Iterate over this rank's batches from the current position, as lists of (index, epoch).
+    def __iter__(self) -> Iterator[list[SceneKey]]:
+        """Iterate over this rank's batches of the next epoch, as lists of (index, epoch).
 
         Raises:
-            UsageError: Ranks differ; `torch.distributed` was initialized after the sampler was made
-                and has another rank; or Lightning or accelerate shards the batches again.
+            UsageError: Ranks differ; or `torch.distributed` was initialized after the sampler was
+                made and has another rank.
         """
-        self._check_rank()
-        self._compare_plans()
-        self._warn_if_repeated()
-        self._newest_iterator = BatchIterator(self)
-        return self._newest_iterator
-
-    def batch(self, epoch: int, step: int) -> list[SceneKey]:
-        """Return the keys of the samples of one batch of this rank.
-
-        `[dataset[key] for key in sampler.batch(3, 17)]` reads the scenes of the batch again.
-
-        Args:
-            epoch: The epoch, from 0.
-            step: The step within the whole epoch, from 0. In an epoch that was resumed, it is
-                `steps_before` more than the number of steps since then.
-
-        Raises:
-            UsageError: An epoch has no such step.
-        """
-        if check_number(step, "step", 0) >= len(self):
-            raise UsageError(
-                f"step is {step}, but an epoch has {len(self)} steps", "steps are counted from 0"
-            )
-        plan = self._plan_epoch(check_number(epoch, "epoch", 0))
-        scenes = plan[step * self.world_size + self.rank]
-        return [SceneKey(scene, epoch) for scene in scenes]
+        if self.has_begun:
+            self.set_epoch(self.epoch + 1)
+        if not self._is_rank_given:
+            _check_rank(self.rank, self.world_size)
+            self._compare_ranks()
+        return _Pass(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration.
@@ -249,9 +155,10 @@ class PointBudgetBatchSampler(RankedSampler):
         If it is the epoch of the loaded state, it continues where it stopped. Every other epoch
         begins at its start.
         """
-        epoch = check_number(epoch, "epoch", 0)
-        is_same_epoch = epoch == self.epoch
-        self._go_to(epoch, self.steps_before if is_same_epoch else 0)
+        if epoch != self.epoch:
+            self.steps_before = 0
+        self.epoch = epoch
+        self.has_begun = False
 
     def state_dict(self, *, steps_done: int = 0) -> dict[str, Any]:
         """Return the position of the training for a checkpoint, the same on all ranks.
@@ -267,7 +174,7 @@ class PointBudgetBatchSampler(RankedSampler):
         Raises:
             UsageError: The iteration has fewer steps.
         """
-        if check_number(steps_done, "steps_done", 0) > self.steps_left:
+        if not 0 <= steps_done <= self.steps_left:
             raise UsageError(
                 f"steps_done is {steps_done}, "
                 f"but the rest of epoch {self.epoch} has {self.steps_left} steps",
@@ -277,161 +184,129 @@ class PointBudgetBatchSampler(RankedSampler):
 
     def state_at(self, epoch: int, step: int) -> dict[str, Any]:
         """Return the state after `step` steps of an epoch, counted from its start."""
-        if step == len(self):
-            # After the last step, training continues with the next epoch.
-            epoch += 1
-            step = 0
-        return {"epoch": epoch, "steps_done": step, **self._settings, "digest": self._digest}
+        # After the last step, training continues with the next epoch.
+        further_epochs, step = divmod(step, len(self))
+        return {"epoch": epoch + further_epochs, "steps_done": step, **self._settings}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was called: the next iteration is the rest of that epoch.
 
-        The batches are exactly those that the interrupted run would have received. With another
-        number of ranks the plans differ, so the epoch begins again, with a warning.
+        The batches are exactly those that the interrupted run would have received.
 
         Raises:
-            UsageError: It is not such a state, or it belongs to a sampler with another budget,
-                seed, shuffle or dataset. Datasets are compared by their `digest`, if both samplers
-                were made from a dataset.
+            UsageError: The state belongs to a sampler with another budget, seed, shuffle, number of
+                ranks or dataset, or is none.
         """
-        try:
-            epoch = check_number(state["epoch"], "epoch", 0)
-            step = check_number(state["steps_done"], "steps_done", 0)
-            digest = str(state["digest"])
-            changed = [name for name, value in self._settings.items() if state[name] != value]
-        except (KeyError, TypeError, ValueError):
-            raise UsageError(
-                f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}",
-                _HINT_FRESH_EPOCH,
-            ) from None
-
-        # The digest in a state of another version may have been computed in another way.
-        if "version" not in changed:
-            self._check_digest(digest)
-        if changed:
-            name = changed[0]
-            difference = (
-                f"the state was saved with {name}={state[name]!r}, "
-                f"this sampler has {name}={self._settings[name]!r}"
-            )
-            if changed != ["world_size"]:
+        for name, value in self._settings.items():
+            if state.get(name) != value:
                 raise UsageError(
-                    difference,
-                    "make the sampler from the same scenes, with the same arguments; "
-                    + _HINT_FRESH_EPOCH,
+                    f"the state was saved with {name}={state.get(name)!r}, "
+                    f"this sampler has {name}={value!r}",
+                    "make the sampler from the same scenes, with the same arguments and ranks; or "
+                    "leave the state out, and start the epoch again with set_epoch(epoch)",
                 )
-            warnings.warn(f"{difference}: epoch {epoch} begins again", stacklevel=2)
-            step = 0
-        if step >= len(self):
-            raise UsageError(
-                f"the state was saved after {step} steps, but an epoch has {len(self)}",
-                _HINT_FRESH_EPOCH,
-            )
-        self._go_to(epoch, step)
+        self.epoch = state["epoch"]
+        self.steps_before = state["steps_done"]
+        self.has_begun = False
 
-    def describe(self) -> PlanSummary:
-        """Return steps, padding, fill and imbalance of the next iteration."""
-        plan = self._remaining_plan()
-        budget = self._settings["max_points"]
-        # Vertices of each batch (K,), and of each step and rank (K / world_size, world_size).
-        loads = sum_loads(plan, self._lengths)
-        steps = loads.reshape(-1, self.world_size)
-        # A step of empty scenes has the mean 0, and takes equally long on all ranks: its imbalance
-        # becomes 1 below.
-        step_means = np.maximum(steps.mean(axis=1), 1e-9)
-        return PlanSummary(
-            step_count=len(steps),
-            padding=sum(map(len, plan)) - len(set().union(*plan)),
-            fill=float((np.minimum(loads, budget) / budget).mean()),
-            imbalance=float(np.maximum(steps.max(axis=1) / step_means, 1).mean()),
-        )
+    def end_epoch(self, steps_done: int) -> None:
+        """Warn if this rank did fewer steps than were planned for the current iteration.
 
-    def _go_to(self, epoch: int, steps_before: int) -> None:
-        """Set the position of the next iteration, which then is not a repeated one."""
-        self.epoch = epoch
-        self.steps_before = steps_before
-        self._newest_iterator = None
+        This happens if a framework gives each rank only some of a sampler's output, such as a
+        loader that was passed to `accelerator.prepare`: then scenes are left out.
 
-    def _check_digest(self, digest: str) -> None:
-        """Check that a state was saved with the same dataset, unless a digest is empty.
-
-        Raises:
-            UsageError: The state was saved with another dataset.
+        Args:
+            steps_done: As for `state_dict`.
         """
-        if digest and self._digest and digest != self._digest:
-            raise UsageError(
-                f"the state was saved with a dataset of digest {digest}, "
-                f"this one has digest {self._digest}",
-                "pass the same scenes, processed with the same options, and the same labels; "
-                + _HINT_FRESH_EPOCH,
-            )
+        _warn_of_missing_steps(self, steps_done, self.steps_left)
 
-    def _compare_plans(self) -> None:
-        """Compare on all ranks, before the first iteration, the facts on which the plans depend."""
-        if self._has_compared_ranks:
-            return
-        self._has_compared_ranks = True
-        self._compare_ranks(
-            {
-                **self._settings,
-                "digest of the scenes": self._digest,
-                "numpy": np.__version__,
-                "scannet_prep": VERSION,
-                "epoch": self.epoch,
-                "steps done": self.steps_before,
-            }
-        )
-
-    def _warn_if_repeated(self) -> None:
-        """Warn if the previous iteration handed out all its batches and would be repeated."""
-        is_repeated = self._newest_iterator is not None and self._newest_iterator.is_at_end
-        # Without shuffling, all epochs are the same, so a whole one may be repeated. The rest of a
-        # resumed epoch may not.
-        is_intended = not self._settings["shuffle"] and self.steps_before == 0
-        if is_repeated and not is_intended:
-            warnings.warn(
-                f"epoch {self.epoch} has already been handed out: its batches and random numbers "
-                "are repeated; call set_epoch(epoch) before each epoch",
-                # The caller of `__iter__`, which calls this method.
-                stacklevel=3,
-            )
-
-    def _remaining_plan(self) -> Plan:
-        """Return the batches of the next iteration, for all ranks."""
-        return self._plan_epoch(self.epoch)[self.steps_before * self.world_size :]
-
-    def _plan_epoch(self, epoch: int) -> Plan:
-        """Return all batches of an epoch for all ranks, and keep them until another is planned."""
-        if self._planned_epoch == epoch:
-            return self._planned_batches
+    def plan(self, epoch: int) -> Plan:
+        """Return all batches of an epoch: the scenes of step 0 for each rank, of step 1, etc."""
         generator = None
         if self._settings["shuffle"]:
-            # The 0 has no meaning. It is kept because all plans would change without it.
-            seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
+            seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch,))
             generator = np.random.default_rng(seeds)
-        self._planned_batches = make_plan(
-            self._packing,
-            self._lengths,
-            self._settings["max_points"],
-            self.world_size,
-            generator,
-        )
-        self._planned_epoch = epoch
-        return self._planned_batches
+        max_points = self._settings["max_points"]
+        return make_plan(self._packing, self._lengths, max_points, self.world_size, generator)
+
+    def _compare_ranks(self) -> None:
+        """Compare, once, the facts on which the plans of all ranks of `torch.distributed` depend.
+
+        All ranks wait here for the others, and all raise if a fact differs.
+
+        Raises:
+            UsageError: A fact differs; the message names the rank.
+        """
+        if self._has_compared_ranks or _find_torch_rank() is None:
+            return
+        self._has_compared_ranks = True
+        facts = {
+            **self._settings,
+            "numpy": np.__version__,
+            "scannet_prep": VERSION,
+            "epoch": self.epoch,
+            "steps done": self.steps_before,
+        }
+        distributed: Any = sys.modules["torch.distributed"]
+        # Plain objects cannot be exchanged by a backend that only moves tensors on GPUs.
+        group = distributed.new_group(backend="gloo")
+        # Each entry is replaced by the facts of that rank.
+        facts_by_rank: list[dict[str, object]] = [{}] * self.world_size
+        distributed.all_gather_object(facts_by_rank, facts, group)
+        for rank, rank_facts in enumerate(facts_by_rank):
+            for name, expected in facts_by_rank[0].items():
+                if rank_facts[name] != expected:
+                    raise UsageError(
+                        f"rank {rank} has {name}={rank_facts[name]!r}, rank 0 has {expected!r}: "
+                        "their plans would differ",
+                        "give all ranks the same scenes, arguments, versions and checkpoint",
+                    )
 
 
-class EvalSampler(RankedSampler):
+class _Pass(Iterator[list[SceneKey]]):
+    """One pass over the rest of an epoch.
+
+    `StatefulDataLoader` of torchdata stores the state of this iterator with each batch.
+    """
+
+    def __init__(self, sampler: PointBudgetBatchSampler) -> None:
+        self._sampler = sampler
+        self._epoch = sampler.epoch
+        self._step = sampler.steps_before
+        self._batches = sampler.plan(self._epoch)[sampler.rank :: sampler.world_size]
+
+    def __next__(self) -> list[SceneKey]:
+        """Hand out the next batch."""
+        if self._step == len(self._batches):
+            raise StopIteration
+        # Not at the beginning of the pass: a DataLoader with workers begins its first one twice.
+        self._sampler.has_begun = True
+        batch = self._batches[self._step]
+        self._step += 1
+        return [(scene, self._epoch) for scene in batch]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batches that have been handed out."""
+        return self._sampler.state_at(self._epoch, self._step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Move the sampler to a state, and continue from there."""
+        self._sampler.load_state_dict(state)
+        self.__dict__ = vars(iter(self._sampler))
+
+
+class EvalSampler:
     """Indices of scenes for evaluation: each scene goes to exactly one rank.
 
     Use it as `DataLoader(dataset, sampler=..., batch_size=...)`.
 
     Other samplers pad the ranks to equal length, which counts some scenes twice and makes every
     mean wrong. Here the ranks may differ by one scene: `len()` is the number of scenes of this
-    rank, `step_count` that of the longest. **A rank without work in the last step has simply
-    finished.** With fewer scenes than ranks, some have none at all. So nothing in the loop may wait
-    for the other ranks. Call the model without `DistributedDataParallel` around it
-    (`model.module`), because that exchanges buffers in every step. Add up the results after the
-    loop, with one `all_reduce` of the confusion matrix.
+    rank. **A rank without work in the last step has simply finished.** With fewer scenes than
+    ranks, some have none at all. So nothing in the loop may wait for the other ranks. Call the
+    model without `DistributedDataParallel` around it (`model.module`), because that exchanges
+    buffers in every step. Add up the results after the loop, with one `all_reduce` of the confusion
+    matrix.
 
     The scenes of one step are of similar size, the largest first, and the ranks get about the same
     number of vertices in all. The order is the same each time and depends on the lengths alone.
@@ -444,7 +319,6 @@ class EvalSampler(RankedSampler):
     Attributes:
         rank: As given or found.
         world_size: As given or found.
-        step_count: Number of scenes of the ranks that have the most.
 
     Raises:
         UsageError: An argument is invalid, or there are several processes, and the rank of this one
@@ -454,19 +328,15 @@ class EvalSampler(RankedSampler):
     def __init__(
         self, lengths: object, *, rank: int | None = None, world_size: int | None = None
     ) -> None:
-        checked = _check_lengths(lengths)
-        super().__init__(rank, world_size)
-        self.step_count = math.ceil(len(checked) / self.world_size)
-        order = np.argsort(-checked, kind="stable").tolist()
-        self._scenes: list[int] = []
+        order = np.argsort(-_check_lengths(lengths), kind="stable").tolist()
+        self._is_rank_given = rank is not None and world_size is not None
+        self.rank, self.world_size = _find_rank(rank, world_size)
         # Deal the scenes, the largest first. Ranks take turns in ascending order in even steps and
         # in descending order in odd ones, so that all get about the same number of vertices.
-        for step in range(self.step_count):
-            is_forward = step % 2 == 0
-            turn = self.rank if is_forward else self.world_size - 1 - self.rank
-            position = step * self.world_size + turn
-            if position < len(order):
-                self._scenes.append(order[position])
+        turns = (self.rank, 2 * self.world_size - 1 - self.rank)
+        self._scenes = [
+            scene for number, scene in enumerate(order) if number % (2 * self.world_size) in turns
+        ]
 
     def __len__(self) -> int:
         """Number of scenes of this rank."""
@@ -476,11 +346,29 @@ class EvalSampler(RankedSampler):
         """Iterate over this rank's indices.
 
         Raises:
-            UsageError: The rank has changed, or the indices are sharded again, as for
-                `PointBudgetBatchSampler`.
+            UsageError: `torch.distributed` was initialized after the sampler was made.
         """
-        self._check_rank()
+        if not self._is_rank_given:
+            _check_rank(self.rank, self.world_size)
         return iter(self._scenes)
+
+    def end_epoch(self, steps_done: int) -> None:
+        """Warn if fewer scenes were evaluated than this rank has; see `PointBudgetBatchSampler`."""
+        _warn_of_missing_steps(self, steps_done, len(self))
+
+
+def _warn_of_missing_steps(
+    sampler: PointBudgetBatchSampler | EvalSampler, steps_done: int, planned: int
+) -> None:
+    """Warn, at the call of `end_epoch`, if a framework has taken steps away."""
+    if steps_done < planned:
+        warnings.warn(
+            f"rank {sampler.rank} of {sampler.world_size} did {steps_done} of the {planned} steps "
+            "that were planned, so scenes were left out; keep frameworks from sharding the loader "
+            "again (Lightning: use_distributed_sampler=False; accelerate: do not prepare the "
+            "loader)",
+            stacklevel=3,
+        )
 
 
 def _check_lengths(lengths: object) -> NDArray[np.int64]:
@@ -490,17 +378,92 @@ def _check_lengths(lengths: object) -> NDArray[np.int64]:
         lengths: The vertex counts, or a dataset that has them as `lengths`.
 
     Raises:
-        UsageError: They are not a list of whole numbers, or the dataset is a wrapper of PyTorch.
+        UsageError: They are not a list of whole numbers.
     """
-    # To make an array of a wrapper, NumPy would read all scenes.
-    refuse_wrapper(lengths)
-    array = np.asarray(getattr(lengths, "lengths", lengths))
+    counts = getattr(lengths, "lengths", lengths)
+    # NumPy would read all scenes of a dataset to make an array of it.
+    is_dataset = hasattr(counts, "dataset") or hasattr(counts, "datasets")
+    array = np.asarray(() if is_dataset else counts)
     is_valid = array.ndim == 1 and len(array) > 0 and np.issubdtype(array.dtype, np.integer)
     # Unsigned numbers that int64 cannot hold become negative.
     if not is_valid or array.astype(np.int64).min() < 0:
         raise UsageError(
             f"lengths is {lengths!r:.80}, "
             "expected the vertices of each scene, whole numbers from 0",
-            "pass the dataset, or dataset.lengths",
+            "pass the dataset, or dataset.lengths; instead of PyTorch's Subset and ConcatDataset, "
+            'use dataset.subset(...) and split=["train", "val"]',
         )
     return array.astype(np.int64)
+
+
+def _find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Find rank and world size of this process.
+
+    They come from the first of these that has them: the arguments; `torch.distributed`, if it has
+    been imported and initialized; the environment variables RANK and WORLD_SIZE. Without any of
+    them, the process is alone, unless the variables of a launcher indicate several processes.
+
+    Raises:
+        UsageError: There are several processes, and the rank of this one is unknown or invalid.
+    """
+    if rank is None or world_size is None:
+        found_rank, found_size = _find_torch_rank() or (
+            _read_number("RANK"),
+            _read_number("WORLD_SIZE"),
+        )
+        rank = found_rank if rank is None else rank
+        world_size = found_size if world_size is None else world_size
+    if rank is None and world_size is None:
+        for name in _PROCESS_COUNTS:
+            count = os.environ.get(name, "")
+            if count not in {"", "0", "1"}:
+                raise UsageError(
+                    f"this process is one of {count} ({name}), but WORLD_SIZE is not set: "
+                    "all would get the same data",
+                    _HINT_GIVE_RANK,
+                )
+    if rank is None and world_size in {None, 1}:
+        return 0, 1
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise UsageError(
+            f"found rank {rank} and world size {world_size}, expected both, "
+            "with the rank below the world size",
+            _HINT_GIVE_RANK,
+        )
+    return rank, world_size
+
+
+def _read_number(name: str) -> int | None:
+    """Read a whole number from the environment; None if the variable is not set."""
+    text = os.environ.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(
+            f"{name} is {text!r} in the environment, expected a whole number", _HINT_GIVE_RANK
+        ) from None
+
+
+def _find_torch_rank() -> tuple[int, int] | None:
+    """Return rank and world size of `torch.distributed`; None unless imported and initialized."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    """Check that a sampler still has the rank of `torch.distributed`.
+
+    Raises:
+        UsageError: It was made too early.
+    """
+    now = _find_torch_rank()
+    if now not in {None, (rank, world_size)}:
+        raise UsageError(
+            f"this sampler was made for rank {rank} of {world_size}, "
+            f"but torch.distributed now has rank and world size {now}",
+            "call torch.distributed.init_process_group before you make the sampler",
+        )

@@ -1,0 +1,75 @@
+"""Memory through which a worker of a DataLoader sends batches to the training process.
+
+    worker: arrays --written--> anonymous file --read--> arrays of their own: training process
+
+`/dev/shm`, which PyTorch uses, has 64 MB in a container; anonymous files have no such limit. A pipe
+takes several times as long.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from multiprocessing import reduction
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.memory import keep_freed_memory
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+# Type and shape of each array.
+Layout: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+
+# The first byte of a file.
+_FREE = b"\0"
+_SENT = b"\1"
+# The files of this process. New memory takes longer than the copies, so a worker writes to a file
+# again as soon as the training process has read it.
+_files: list[IO[bytes]] = []
+
+
+def hand_over(arrays: Mapping[str, NDArray[Any]]) -> tuple[Any, Layout]:
+    """Write arrays to an anonymous file.
+
+    Returns:
+        The arguments of `receive`, to be pickled by multiprocessing.
+
+    Raises:
+        OSError: There are no descriptors or memory left.
+    """
+    file = next((file for file in _files if os.pread(file.fileno(), 1, 0) == _FREE), None)
+    if file is None:
+        file = os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb")
+        _files.append(file)
+    file.seek(0)
+    file.write(_SENT)
+    for array in arrays.values():
+        file.write(_bytes_of(np.ascontiguousarray(array)))
+    file.flush()
+    layout = {key: (array.dtype, array.shape) for key, array in arrays.items()}
+    return reduction.DupFd(file.fileno()), layout
+
+
+def receive(shared: Any, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
+    """Read the arrays that another process has handed over."""
+    keep_freed_memory()
+    arrays = {key: np.empty(shape, dtype) for key, (dtype, shape) in layout.items()}
+    with os.fdopen(shared.detach(), "r+b", buffering=0) as file:
+        file.seek(1)
+        for array in arrays.values():
+            file.readinto(_bytes_of(array))
+        file.seek(0)
+        file.write(_FREE)
+    return arrays
+
+
+def _bytes_of(array: NDArray[Any]) -> Any:  # noqa: ANN401 - a buffer
+    """Return the memory of an array, which may be empty, as bytes."""
+    return array.reshape(-1).view(np.uint8)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    # The files remain with the parent.
+    os.register_at_fork(after_in_child=_files.clear)
