@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from scannet_prep.training.sample import sample_from_mesh as sample_from_mesh
     from scannet_prep.training.samplers import EvalSampler as EvalSampler
     from scannet_prep.training.samplers import PointBudgetBatchSampler as PointBudgetBatchSampler
+    from scannet_prep.view.notebook import render as render
     from scannet_prep.view.notebook import show as show
-    from scannet_prep.view.sample import render as render
 
 __version__ = VERSION
 
@@ -53,7 +53,7 @@ _MODULES = {
     "collate_torch": "training.collate",
     "official_scenes": "release.splits",
     "read_processed": "processed.scene",
-    "render": "view.sample",
+    "render": "view.notebook",
     "sample_from_mesh": "training.sample",
     "show": "view.notebook",
 }

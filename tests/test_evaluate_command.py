@@ -221,7 +221,7 @@ def test_report_table_of_scenes_and_confusion_agree(place, folder):
     texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
     walls = counts[0, 0]
     assert len(titles) == np.count_nonzero(counts)
-    assert f"wall as wall: {walls / counts[0].sum():.1%} ({walls:,} vertices)" in titles
+    assert f"wall as wall: {100 * walls / counts[0].sum():.1f} % ({walls:,} vertices)" in titles
     assert texts == ["prediction", "ground truth", *SCANNET20.names, *SCANNET20.names, "(none)"]
 
 

@@ -1,217 +1,218 @@
-"""Tests of `show`: pages of samples in notebooks, in a real browser and without scripts."""
+"""Tests of `render` and `show`: pictures and pages of samples, in notebooks and elsewhere."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+import html
+import io
+import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from browsers import SIZE, Shown, needs_browser
+from browsers import needs_browser
 from commands import VAL
-from test_renderer import decode_png
+from PIL import Image
 
-from scannet_prep import SCANNET20, SCANNET200, ScanNet
+from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, render
 from scannet_prep import show as show_sample
-from scannet_prep.errors import UsageError
+from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction
-from scannet_prep.view.renderer import PictureOptions, render_scene
-from scannet_prep.view.sample import view_sample
+from scannet_prep.view.coloring import view_scene
+from scannet_prep.view.picture import PictureOptions, draw_scene
 
 VERTICES = 600
 
 
 @pytest.fixture
-def sample(whole_dir: Path) -> Any:
+def sample(whole_dir):
     return ScanNet(whole_dir / "processed", split="val", labels=SCANNET20)[0]
 
 
-def make_masks(labels: Any = (3, 4)) -> InstancePrediction:
+def decode(png):
+    return np.array(Image.open(io.BytesIO(png)))
+
+
+def make_masks(labels=(3, 4)):
     masks = np.zeros((2, VERTICES), bool)
     masks[0, :300] = True
     masks[1, 300:500] = True
     return InstancePrediction(masks, np.array(labels), np.array([0.5, 0.9]))
 
 
-def list_colorings(page: Any) -> list[str]:
-    """Return the names of the colourings of a page."""
+def list_colorings(page):
     names = ("rgb", "scannet20", "instances", "segments", "normals", "prediction", "error")
     return [name for name in names if f'"name":"{name}"' in page.html.decode()]
 
 
-# The content of the page.
+def test_picture_of_a_sample_is_that_of_its_scene(sample, whole_dir):
+    viewed = view_scene(read_processed(whole_dir / f"processed/val/{VAL}.npz"))
+    options = PictureOptions(size=(160, 120))
+    for color, name in (("rgb", "rgb"), ("segments", "segments"), ("labels", "scannet20")):
+        image = render(sample, color, size=(160, 120))
+        assert image.dtype == np.uint8
+        assert np.array_equal(image, draw_scene(viewed, name, options)), color
+
+    sample = dict(ScanNet(whole_dir / "processed", split="val", labels=SCANNET200)[0])
+    expected = draw_scene(viewed, "scannet200", options)
+    assert np.array_equal(render(sample, size=(160, 120)), expected)
+    assert render(sample, view="top", size=(90, 60), legend=False).shape == (60, 90, 3)
 
 
-def test_page_of_a_sample_has_all_its_colourings(sample: Any) -> None:
-    names = ["rgb", "scannet20", "instances", "segments", "normals"]
-    assert list_colorings(show_sample(sample)) == names
+def test_plain_dict_is_drawn_with_the_label_set_that_is_named(sample):
+    del sample["label_set"]
+    for draw in (render, show_sample):
+        with pytest.raises(UsageError, match="label set of the labels is not known") as caught:
+            draw(dict(sample))
+        assert caught.value.hint == "name the label set of the labels: labels=SCANNET20"
+        draw(dict(sample), labels="scannet20")
 
 
-def test_method_of_a_sample_makes_the_same_page(sample: Any) -> None:
-    assert sample.show().html == show_sample(sample).html
+def test_sample_that_transforms_have_changed_is_drawn(sample):
+    sample["points"] = sample["points"].astype(np.float64) + 1
+    sample["colors"] = sample["colors"] / 255
+    sample["instances"] = sample["instances"].astype(np.int64) + (sample["instances"] > 0) * 2**40
+
+    assert list_colorings(show_sample(sample))[0] == "scannet20"
+    assert render(sample, "instances").any()
+    assert sample._repr_png_()
 
 
-def test_plain_dict_is_shown(sample: Any) -> None:
-    assert show_sample(dict(sample)).html == show_sample(sample).html
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"points": None}, "the sample has no points, or no array to colour them by"),
+        ({"points": np.zeros((0, 3))}, "points: there are none"),
+        ({"points": np.full((VERTICES, 3), np.nan)}, "points: there are none, or not all"),
+        (
+            {"points": np.zeros((VERTICES, 2))},
+            r"points: found float64 \(600, 2\), expected floats \(600, 3\)",
+        ),
+        ({"colors": np.zeros((VERTICES, 3), int)}, "colors: found int64"),
+        ({"labels": np.zeros(5, int)}, r"labels: found int64 \(5,\), expected integers \(600\)"),
+        ({"labels": np.zeros(VERTICES)}, "labels: found float64"),
+        ({"normals": np.zeros((5, 3))}, "normals: found float64"),
+        ({"normals": np.full((VERTICES, 3), np.inf)}, "normals: there are none, or not all"),
+        ({"faces": np.array([[0, 1, VERTICES]])}, r"faces: refer to vertices 0\.\.600"),
+    ],
+)
+def test_sample_that_cannot_be_drawn_is_refused_with_the_reason(sample, changes, problem):
+    changed = {key: value for key, value in (sample | changes).items() if value is not None}
+    for draw in (render, show_sample):
+        with pytest.raises(UsageError, match=problem):
+            draw(changed)
 
 
-@pytest.mark.parametrize("task", ["semantic", "instance", "dict"])
-def test_predictions_add_two_colourings(sample: Any, task: str) -> None:
-    predictions: Any = sample["labels"]
-    if task != "semantic":
+@pytest.mark.parametrize("draw", [render, show_sample])
+def test_label_set_that_is_another_or_unknown_is_refused(sample, draw):
+    with pytest.raises(UsageError, match="labels is ScanNet200, but the labels of the sample are"):
+        draw(sample, labels=SCANNET200)
+    with pytest.raises(UsageError, match="'20' is not a label set"):
+        draw(sample, labels="20")
+
+
+def test_notebook_shows_a_sample_as_text_and_picture(whole_dir):
+    for split, color in (("train", "labels"), ("test", "rgb")):
+        sample = ScanNet(whole_dir / "processed", split=split)[0]
+        sample["scene_id"] = "<script>"
+        text = html.escape(repr(sample))
+        expected = render(sample, color, size=(640, 480))
+
+        assert np.array_equal(decode(sample._repr_png_()), expected)
+        assert sample._repr_html_().startswith(f"<pre>{text}</pre><img alt=")
+        assert "<script>" not in sample._repr_html_()
+        assert pickle.loads(pickle.dumps(sample))._repr_png_() == sample._repr_png_()
+        sample["points"][0, 0] = np.nan
+        assert sample._repr_png_() is None
+        assert sample._repr_html_().startswith("<pre>")
+
+
+def test_page_of_a_sample_has_its_colourings_and_saves_itself(sample, tmp_path):
+    page = show_sample(sample)
+    assert list_colorings(page) == ["rgb", "scannet20", "instances", "segments", "normals"]
+    assert sample.show().html == show_sample(dict(sample)).html == page.html
+    assert repr(page).startswith(f"<page of {VAL}, 0.")
+    page.save(tmp_path / "new/page.html")
+    assert (tmp_path / "new/page.html").read_bytes() == page.html
+    picture = decode(show_sample(sample, color="rgb").picture)
+    assert np.array_equal(picture, render(sample, "rgb"))
+    for draw in (render, show_sample):
+        with pytest.raises(UsageError, match="cannot be coloured by 'error'"):
+            draw(sample, color="error")
+
+
+@pytest.mark.parametrize("form", ["semantic", "instance", "dict"])
+def test_page_opens_with_predictions_and_shows_their_errors(sample, form):
+    predictions = sample["labels"]
+    if form != "semantic":
         predictions = make_masks()
-    if task == "dict":
+    if form == "dict":
         predictions = predictions._asdict()
 
-    assert list_colorings(show_sample(sample, predictions))[-2:] == ["prediction", "error"]
+    page = show_sample(sample, predictions)
 
-
-def test_prediction_for_a_sample_without_labels_has_no_errors(sample: Any) -> None:
+    assert list_colorings(page)[-2:] == ["prediction", "error"]
+    assert '"color":"prediction"' in page.html.decode()
     del sample["labels"]
-    predictions = np.zeros(VERTICES, int)
-
     assert list_colorings(show_sample(sample, predictions))[-1] == "prediction"
 
 
 @pytest.mark.extra("torch")
-def test_tensors_are_shown(sample: Any) -> None:
+def test_tensors_are_shown(sample):
     import torch
 
     tensors = {
         key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
         for key, value in sample.items()
     }
-
     page = show_sample(tensors, tensors["labels"])
+
     assert page.html == show_sample(sample, sample["labels"]).html
 
 
 @pytest.mark.parametrize(
-    ("color", "shown"),
-    [("", "scannet20"), ("labels", "scannet20"), ("rgb", "rgb"), ("error", "error")],
-)
-def test_page_opens_with_the_given_colouring(sample: Any, color: str, shown: str) -> None:
-    predictions = sample["labels"] if color == "error" else None
-    assert f'"color":"{shown}"' in show_sample(sample, predictions, color=color).html.decode()
-
-
-def test_page_with_predictions_opens_with_them(sample: Any) -> None:
-    assert '"color":"prediction"' in show_sample(sample, sample["labels"]).html.decode()
-
-
-def test_picture_is_the_initial_view(sample: Any) -> None:
-    picture = decode_png(show_sample(sample, color="rgb").picture)
-
-    expected = render_scene(
-        view_sample(sample, None), "rgb", PictureOptions(samples=3, has_edges=True)
-    )
-    assert np.array_equal(picture, expected)
-
-
-def test_saved_page_has_the_content_of_the_page(sample: Any, tmp_path: Path) -> None:
-    page = show_sample(sample)
-    page.save(tmp_path / "new/page.html")
-
-    assert (tmp_path / "new/page.html").read_bytes() == page.html
-
-
-def test_terminal_shows_the_name_and_the_size_of_the_page(sample: Any) -> None:
-    assert repr(show_sample(sample)).startswith(f"<page of {VAL}, 0.")
-
-
-# Samples and predictions that do not match.
-
-
-@pytest.mark.parametrize(
-    ("predictions", "message"),
+    ("predictions", "problem"),
     [
         (np.zeros(5, int), r"predictions: found int64 \(5,\), expected integers \(600,\)"),
-        (np.zeros(VERTICES), "predictions: found float64, expected integers"),
+        (np.zeros(VERTICES), r"predictions: found float64 \(600,\), expected integers"),
         (np.full(VERTICES, 20), r"predictions: found train id 20, expected -1\.\.19"),
         (make_masks(labels=(3, 20)), r"predictions: found train id 20, expected -1\.\.19"),
-        (make_masks(labels=(3,)), r"found labels \(1,\) and scores \(2,\), expected both \(2,\)"),
-        (
-            make_masks()._replace(masks=np.zeros((2, 5))),
-            r"found masks \(2, 5\), expected \(any number, 600\)",
-        ),
+        (make_masks(labels=(3,)), "masks: found bool"),
+        (make_masks()._replace(masks=np.zeros((2, 5))), "masks: found float64"),
+        (make_masks()._replace(masks=np.full((2, VERTICES), 0.3)), "masks: found float64 from"),
         ({"masks": np.zeros((1, VERTICES))}, "the predictions have no 'labels'"),
     ],
-    ids=["length", "type", "train id", "mask class", "mask classes", "mask length", "keys"],
 )
-def test_predictions_that_do_not_match_are_refused(
-    sample: Any, predictions: Any, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
+def test_predictions_that_do_not_match_are_refused(sample, predictions, problem):
+    with pytest.raises((UsageError, ContentError), match=problem):
         show_sample(sample, predictions)
-    assert caught.value.hint
 
 
-def test_other_label_set_than_that_of_the_sample_is_refused(sample: Any) -> None:
-    with pytest.raises(UsageError, match="labels is ScanNet200"):
-        show_sample(sample, labels=SCANNET200)
+def test_importing_the_dataset_does_not_import_the_view():
+    code = (
+        "import sys, scannet_prep.training.dataset\n"
+        "print([name for name in sys.modules if 'scannet_prep.view' in name or name == 'PIL'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
 
 
-def test_sample_without_points_is_refused(sample: Any) -> None:
-    del sample["points"]
-    with pytest.raises(UsageError, match="the sample has no 'points'"):
-        show_sample(sample)
-
-
-def test_colouring_that_the_sample_does_not_have_is_refused(sample: Any) -> None:
-    with pytest.raises(UsageError, match="cannot be coloured by 'error'"):
-        show_sample(sample, color="error")
-
-
-# In the browser.
-
-
-@pytest.fixture
-def notebook_path(sample: Any, tmp_path: Path) -> Path:
-    """A file with the output of a cell, as Jupyter puts it into its page."""
+@needs_browser
+def test_notebook_shows_the_page_in_a_frame_and_without_scripts_a_picture(
+    show, browser, sample, tmp_path
+):
     sample["scene_id"] = '"><script>alert(1)</script>'
     output = show_sample(sample, sample["labels"])._repr_html_()
     path = tmp_path / "notebook.html"
     path.write_text(f"<!doctype html><meta charset=utf-8><body>{output}")
-    return path
 
+    frame = show(path).page.frame_locator("iframe")
+    frame.locator("canvas[aria-busy=false]").first.wait_for()
+    assert frame.locator("h1").inner_text() == sample["scene_id"]
 
-@needs_browser
-def test_notebook_shows_the_page_in_a_frame(
-    show: Callable[..., Shown], notebook_path: Path
-) -> None:
-    page = show(notebook_path).page
-    frame = page.frame_locator("iframe")
-    frame.locator("canvas[aria-busy=false]").wait_for()
-
-    assert frame.locator("h1").inner_text() == '"><script>alert(1)</script>'
-    assert page.locator("iframe").bounding_box()["height"] == 600
-
-
-@pytest.fixture
-def page_without_scripts(browser: Any) -> Iterator[Any]:
-    context = browser.new_context(java_script_enabled=False, viewport=SIZE)
-    yield context.new_page()
+    start, end = output.index("<iframe"), output.index("</iframe>")
+    path.write_text(f"<!doctype html><body>{output[:start]}{output[end:]}")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert page.locator("img").bounding_box()["width"] > 400
     context.close()
-
-
-@needs_browser
-def test_notebook_without_scripts_shows_the_picture(
-    page_without_scripts: Any, notebook_path: Path
-) -> None:
-    page_without_scripts.goto(notebook_path.as_uri())
-    page_without_scripts.frame_locator("iframe").locator("noscript img").wait_for(state="visible")
-
-
-@needs_browser
-def test_notebook_that_removes_frames_shows_the_picture(
-    page_without_scripts: Any, notebook_path: Path
-) -> None:
-    text = notebook_path.read_text()
-    start = text.index("<iframe")
-    end = text.index("</iframe>") + len("</iframe>")
-    notebook_path.write_text(text[:start] + text[end:])
-    page_without_scripts.goto(notebook_path.as_uri())
-
-    box = page_without_scripts.locator("img").bounding_box()
-    assert box["width"] > 400

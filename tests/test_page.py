@@ -14,7 +14,7 @@ from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.coloring import color_segments, view_scene
 from scannet_prep.view.page import make_scene_page
-from scannet_prep.view.predicted import Prediction
+from scannet_prep.view.predictions import Prediction, Truth, color_predictions
 
 pytestmark = needs_browser
 
@@ -53,11 +53,13 @@ def scene(tmp_path_factory):
     scene = read_processed(folder / f"out/train/{TRAIN}.npz")
     truth = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
     is_right = scene.points[:, 0] > scene.points[:, 0].mean()
-    return view_scene(
-        scene,
-        prediction=Prediction(SCANNET20, np.where(is_right, CHAIR, truth), "old"),
-        second=Prediction(SCANNET20, np.where(is_right, truth, CHAIR), "new"),
-    )
+    predictions = [
+        Prediction(SCANNET20, np.where(is_right, CHAIR, truth), "old"),
+        Prediction(SCANNET20, np.where(is_right, truth, CHAIR), "new"),
+    ]
+    viewed = view_scene(scene)
+    viewed.colorings.update(color_predictions(predictions, Truth.of(scene, SCANNET20)))
+    return viewed
 
 
 @pytest.fixture(scope="module")

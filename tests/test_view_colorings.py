@@ -1,8 +1,6 @@
-"""Tests of the colourings of a scene: colours, categories, and predictions."""
+"""Tests of the colourings of scenes and of predictions, with their categories and tables."""
 
-from __future__ import annotations
-
-from pathlib import Path
+import itertools
 
 import numpy as np
 import pytest
@@ -10,111 +8,90 @@ from commands import TEST, TRAIN, VAL
 from tiny import COLORS, aggregation_file, group, process_tiny
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed
+from scannet_prep.errors import UsageError
 from scannet_prep.evaluation import InstancePrediction
-from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.view.categories import Category, Coloring
-from scannet_prep.view.coloring import COLORINGS, ViewedScene, view_scene
-from scannet_prep.view.predicted import Prediction
+from scannet_prep.view.coloring import (
+    INSTANCE_COLORS,
+    UNLABELED_COLOR,
+    Category,
+    color_segments,
+    view_scene,
+)
+from scannet_prep.view.predictions import (
+    RIGHT_COLOR,
+    VERDICT_COLORS,
+    WRONG_COLOR,
+    Prediction,
+    Truth,
+    color_predictions,
+)
 
-GRAY = (100, 100, 100)
-WALL_COLOR = SCANNET20.colors[0]
-FLOOR_COLOR = SCANNET20.colors[1]
+WALL, FLOOR, CABINET, CHAIR, TABLE = 0, 1, 2, 4, 6
 
+# Of vertices with a class: four walls, two floors, one cabinet.
+LABELS = np.array([WALL, WALL, WALL, WALL, FLOOR, FLOOR, CABINET, -1])
+TRUTH = Truth(LABELS, np.full(8, -1), np.full(8, -1))
+CLASSES = np.array([WALL, WALL, FLOOR, FLOOR, FLOOR, -1, CABINET, 9])
 
-def read_scene(whole_dir: Path, scene_id: str) -> ProcessedScene:
-    (path,) = (whole_dir / "processed").glob(f"*/{scene_id}.npz")
-    return read_processed(path)
-
-
-def category_names(coloring: Coloring) -> list[str]:
-    return [category.name for category in coloring.categories]
-
-
-def category_counts(coloring: Coloring) -> list[tuple[str, int]]:
-    return [(category.name, category.count) for category in coloring.categories]
-
-
-def names_of_vertices(coloring: Coloring) -> list[str]:
-    """Return the name of the category of each vertex."""
-    assert coloring.indices is not None
-    return [coloring.categories[index].name for index in coloring.indices]
-
-
-# The colourings of a tiny scene, which are counted by hand.
-
-
-@pytest.fixture(scope="module")
-def tiny_processed(tmp_path_factory: pytest.TempPathFactory) -> ProcessedScene:
-    """A scene of two vertices of floor, three of wall, and one that is unlabeled, in this order."""
-    return process_tiny(tmp_path_factory.mktemp("tiny"))
+# Two chairs and a table, each of 200 vertices, and a wall. The labels of the vertices differ from
+# the classes of the instances, as those of `labels.ply` may.
+OBJECTS = Truth(
+    labels=np.full(800, WALL),
+    instances=np.repeat([0, 1, 2, 3], 200),
+    instance_labels=np.repeat([CHAIR, CHAIR, TABLE, WALL], 200),
+    names={0: "chair 0", 2: "table 2"},
+)
 
 
-@pytest.fixture(scope="module")
-def tiny_scene(tiny_processed: ProcessedScene) -> ViewedScene:
-    return view_scene(tiny_processed)
+def predict_masks(*masks, name=""):
+    """Return a prediction of masks, each of a first and a last vertex and a train id."""
+    arrays = np.zeros((len(masks), 800), bool)
+    for row, (start, end, _) in enumerate(masks):
+        arrays[row, start:end] = True
+    labels = np.array([mask[2] for mask in masks], int)
+    scores = np.linspace(0.5, 0.9, len(masks))
+    return Prediction(SCANNET20, InstancePrediction(arrays, labels, scores), name)
 
 
-def test_scene_without_prediction_has_six_colourings(tiny_scene: ViewedScene) -> None:
-    names = ["rgb", "scannet20", "scannet200", "instances", "segments", "normals"]
-    assert list(tiny_scene.colorings) == names
+def names_of_vertices(coloring, step=1):
+    return [coloring.categories[index].name for index in coloring.indices[::step]]
 
 
-def test_viewed_scene_has_id_split_and_frame(tiny_scene: ViewedScene) -> None:
-    assert tiny_scene.scene_id == TRAIN
-    assert tiny_scene.split == "train"
-    assert tiny_scene.frame == "frame of the scan"
+def tables_of(coloring):
+    return {table.title: table for table in coloring.tables}
 
 
-def test_rgb_has_the_colours_of_the_scan(tiny_scene: ViewedScene) -> None:
-    assert tiny_scene.colorings["rgb"].colors.tolist() == [list(color) for color in COLORS]
+def test_tiny_scene_has_colourings_that_are_counted_by_hand(tmp_path):
+    """Two vertices of floor, three of wall, and one that is unlabeled, in this order."""
+    scene = view_scene(process_tiny(tmp_path))
+    wall, floor = SCANNET20.colors[:2]
 
-
-def test_labels_have_a_category_per_class_the_largest_first(tiny_scene: ViewedScene) -> None:
-    assert tiny_scene.colorings["scannet20"].categories == (
-        Category("wall", WALL_COLOR, 3),
-        Category("floor", FLOOR_COLOR, 2),
-        Category("unlabeled", GRAY, 1),
+    assert (scene.scene_id, scene.split, scene.frame) == (TRAIN, "train", "frame of the scan")
+    assert list(scene.colorings) == [
+        "rgb", "scannet20", "scannet200", "instances", "segments", "normals",
+    ]  # fmt: skip
+    assert scene.colorings["rgb"].colors.tolist() == [list(color) for color in COLORS]
+    assert scene.colorings["rgb"].indices is None
+    labels = scene.colorings["scannet20"]
+    assert labels.categories == (
+        Category("wall", wall, 3),
+        Category("floor", floor, 2),
+        Category("unlabeled", UNLABELED_COLOR, 1),
     )
-
-
-def test_labels_have_the_category_of_each_vertex(tiny_scene: ViewedScene) -> None:
-    indices = tiny_scene.colorings["scannet20"].indices
-
-    assert indices is not None
-    assert indices.dtype == np.uint16
-    assert indices.tolist() == [1, 1, 0, 0, 0, 2]
-
-
-def test_labels_have_the_official_colours(tiny_scene: ViewedScene) -> None:
-    expected = [FLOOR_COLOR, FLOOR_COLOR, WALL_COLOR, WALL_COLOR, WALL_COLOR, GRAY]
-    colors = tiny_scene.colorings["scannet20"].colors
-
-    assert colors.tolist() == [list(color) for color in expected]
-
-
-def test_instances_are_named_after_class_and_group(tiny_scene: ViewedScene) -> None:
-    counts = category_counts(tiny_scene.colorings["instances"])
-    assert counts == [("wall 1", 3), ("floor 0", 2), ("unlabeled", 1)]
-
-
-def test_instances_have_raw_categories(tiny_scene: ViewedScene) -> None:
-    categories = tiny_scene.colorings["instances"].categories
-    assert [category.raw_category for category in categories] == ["wall", "floor", ""]
-
-
-def test_segments_are_named_after_their_numbers(tiny_scene: ViewedScene) -> None:
-    names = category_names(tiny_scene.colorings["segments"])
-    assert names == ["segment 0", "segment 1", "segment 2", "segment 3"]
-
-
-def test_normals_are_coloured_by_direction(tiny_scene: ViewedScene) -> None:
-    up, towards_negative_y = tiny_scene.colorings["normals"].colors[[0, 4]].tolist()
-
+    assert labels.indices.dtype == np.uint16
+    assert labels.indices.tolist() == [1, 1, 0, 0, 0, 2]
+    instances = scene.colorings["instances"].categories
+    assert [(each.name, each.count) for each in instances] == [
+        ("wall 1", 3), ("floor 0", 2), ("unlabeled", 1),
+    ]  # fmt: skip
+    assert [each.color for each in instances[:2]] == [INSTANCE_COLORS[1], INSTANCE_COLORS[0]]
+    assert [each.raw_category for each in instances] == ["wall", "floor", ""]
+    up, towards_negative_y = scene.colorings["normals"].colors[[0, 4]].tolist()
     assert up == [128, 128, 255]
     assert towards_negative_y == [128, 0, 128]
 
 
-def test_instance_names_contain_class_and_raw_category(tmp_path: Path) -> None:
+def test_instances_are_named_after_class_group_and_raw_category(tmp_path):
     groups = [
         group(0, [0], "office chair"),
         group(1, [2], "wall"),
@@ -122,9 +99,9 @@ def test_instance_names_contain_class_and_raw_category(tmp_path: Path) -> None:
     ]
     scene = process_tiny(tmp_path, {".aggregation.json": aggregation_file(groups)})
 
-    names = category_names(view_scene(scene).colorings["instances"])
+    names = {each.name for each in view_scene(scene).colorings["instances"].categories}
 
-    assert set(names) == {
+    assert names == {
         "chair 0 (office chair)",
         "wall 1",
         "<script>alert(1)</script> 2",
@@ -132,144 +109,154 @@ def test_instance_names_contain_class_and_raw_category(tmp_path: Path) -> None:
     }
 
 
-# The properties of all colourings.
+def test_every_colouring_of_a_predicted_scene_agrees_with_its_categories(whole_dir):
+    scene = read_processed(whole_dir / f"processed/val/{VAL}.npz")
+    viewed = view_scene(scene)
+    values = np.random.default_rng(0).integers(-1, 200, (2, len(scene.points)))
+    predictions = [
+        Prediction(SCANNET200, values[0], "A"),
+        Prediction(SCANNET200, values[1], "B"),
+    ]
+    viewed.colorings.update(color_predictions(predictions, Truth.of(scene, SCANNET200)))
+
+    assert list(viewed.colorings)[6:] == ["prediction", "error", "prediction-2", "error-2"]
+    assert viewed.colorings["error-2"].title == "right or wrong: B"
+    for name, coloring in viewed.colorings.items():
+        assert coloring.colors.shape == (len(scene.points), 3), name
+        assert coloring.colors.dtype == np.uint8, name
+        if coloring.indices is not None:
+            colors = np.array([each.color for each in coloring.categories])
+            counts = [each.count for each in coloring.categories]
+            assert np.array_equal(colors[coloring.indices], coloring.colors), name
+            assert np.bincount(coloring.indices).tolist() == counts, name
+        keys = [(each.name == "unlabeled", -each.count) for each in coloring.categories]
+        assert keys == sorted(keys), name
 
 
-@pytest.fixture(scope="module")
-def predicted_scene(whole_dir: Path) -> ViewedScene:
-    """A scene with two random predictions, and therefore with all colourings."""
-    scene = read_scene(whole_dir, VAL)
-    first, second = np.random.default_rng(0).integers(-1, 200, (2, len(scene.points)))
-    return view_scene(
-        scene,
-        prediction=Prediction(SCANNET200, first, "first"),
-        second=Prediction(SCANNET200, second, "second"),
-    )
+def test_many_segments_have_indices_of_32_bits():
+    coloring = color_segments(np.arange(70_000)[::-1])
+
+    assert coloring.indices.dtype == np.uint32
+    assert names_of_vertices(coloring, 69_999) == ["segment 69999", "segment 0"]
 
 
-def test_scene_with_two_predictions_has_all_colourings(predicted_scene: ViewedScene) -> None:
-    assert tuple(predicted_scene.colorings) == COLORINGS
+def test_test_scene_has_no_annotation_and_is_coloured_by_prediction_or_rgb(whole_dir):
+    viewed = view_scene(read_processed(whole_dir / f"processed/test/{TEST}.npz"))
+    assert list(viewed.colorings) == ["rgb", "normals"]
+    assert viewed.choose("", SCANNET20) == "rgb"
+    with pytest.raises(UsageError, match=f"{TEST}: cannot be coloured by 'labels'") as caught:
+        viewed.choose("labels", SCANNET20)
+    assert caught.value.hint == "it can be by: rgb, normals"
 
-
-@pytest.mark.parametrize("name", COLORINGS)
-def test_colouring_has_its_name_and_a_colour_per_vertex(
-    predicted_scene: ViewedScene, name: str
-) -> None:
-    coloring = predicted_scene.colorings[name]
-
-    assert coloring.name == name
-    assert coloring.colors.shape == (600, 3)
-    assert coloring.colors.dtype == np.uint8
-
-
-@pytest.mark.parametrize("name", ["rgb", "normals"])
-def test_colouring_by_colours_has_no_categories(predicted_scene: ViewedScene, name: str) -> None:
-    coloring = predicted_scene.colorings[name]
-
-    assert coloring.categories == ()
-    assert coloring.indices is None
-
-
-@pytest.mark.parametrize("name", [name for name in COLORINGS if name not in {"rgb", "normals"}])
-def test_categories_have_the_colours_and_counts_of_their_vertices(
-    predicted_scene: ViewedScene, name: str
-) -> None:
-    coloring = predicted_scene.colorings[name]
-    colors = np.array([category.color for category in coloring.categories])
-    counts = [category.count for category in coloring.categories]
-
-    assert coloring.indices is not None
-    assert np.array_equal(colors[coloring.indices], coloring.colors)
-    assert np.bincount(coloring.indices).tolist() == counts
-
-
-@pytest.mark.parametrize("name", COLORINGS)
-def test_categories_are_sorted_by_size_with_unlabeled_last(
-    predicted_scene: ViewedScene, name: str
-) -> None:
-    categories = predicted_scene.colorings[name].categories
-    keys = [(category.name == "unlabeled", -category.count) for category in categories]
-
-    assert keys == sorted(keys)
-
-
-def test_test_scene_has_only_colours_and_normals(whole_dir: Path) -> None:
-    assert list(view_scene(read_scene(whole_dir, TEST)).colorings) == ["rgb", "normals"]
-
-
-def test_scene_with_one_prediction_has_no_difference(tiny_prediction: ViewedScene) -> None:
-    assert set(COLORINGS) - set(tiny_prediction.colorings) == {
-        "prediction-2",
-        "error-2",
-        "difference",
-    }
-
-
-def test_test_scene_with_a_prediction_has_no_errors(whole_dir: Path) -> None:
-    prediction = Prediction(SCANNET20, np.zeros(600, np.int64))
-    viewed = view_scene(read_scene(whole_dir, TEST), prediction=prediction)
+    prediction = Prediction(SCANNET20, np.zeros(len(viewed.points), np.int64))
+    viewed.colorings.update(color_predictions([prediction], None))
 
     assert list(viewed.colorings) == ["rgb", "normals", "prediction"]
+    assert viewed.choose("", SCANNET20) == "prediction"
+    assert {each.note for each in viewed.colorings["prediction"].categories} == {""}
 
 
-# Predicted classes.
+def test_predicted_classes_are_right_or_wrong_with_iou_and_confusions():
+    made = color_predictions([Prediction(SCANNET20, CLASSES)], TRUTH)
+
+    assert names_of_vertices(made["error"]) == [
+        "right", "right", "wrong", "wrong", "right", "wrong", "right", "unlabeled",
+    ]  # fmt: skip
+    tables = tables_of(made["error"])
+    # Floor: one vertex is right, of two in the annotation and three predicted.
+    assert tables["IoU, %"].rows == (
+        ("mean", "58.3"), ("wall", "50.0"), ("floor", "25.0"), ("cabinet", "100.0"),
+    )  # fmt: skip
+    assert tables["wrong"].columns == ("class", "predicted as", "vertices")
+    assert tables["wrong"].rows == (("wall", "floor", "2"), ("floor", "unlabeled", "1"))
+    notes = {each.name: each.note for each in made["prediction"].categories}
+    assert notes["wall"] == "IoU 50.0 %"
+    assert notes["unlabeled"] == ""
 
 
-@pytest.fixture(scope="module")
-def tiny_prediction(tiny_processed: ProcessedScene) -> ViewedScene:
-    """The tiny scene (floor is 1, wall is 0) with a prediction that is partly right."""
-    prediction = Prediction(SCANNET20, np.array([1, 0, 0, -1, 0, 0]))
-    return view_scene(tiny_processed, prediction=prediction)
+def test_long_table_ends_with_the_number_of_rows_that_are_left_out():
+    pairs = np.array(list(itertools.product(range(11), range(20))))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    truth = Truth(pairs[:, 0], np.full(len(pairs), -1), np.full(len(pairs), -1))
+
+    made = color_predictions([Prediction(SCANNET20, pairs[:, 1])], truth)
+
+    rows = tables_of(made["error"])["wrong"].rows
+    assert len(rows) == 101
+    assert rows[-1] == (f"and {len(pairs) - 100} more", "", "")
 
 
-def test_prediction_counts_the_predicted_classes(tiny_prediction: ViewedScene) -> None:
-    counts = category_counts(tiny_prediction.colorings["prediction"])
-    assert counts == [("wall", 4), ("floor", 1), ("unlabeled", 1)]
+def test_predicted_instances_have_verdicts_with_their_pairs_and_precisions():
+    prediction = predict_masks((0, 400, CHAIR), (400, 600, TABLE))
+    made = color_predictions([prediction], OBJECTS)
 
-
-def test_error_is_right_wrong_or_unlabeled(tiny_prediction: ViewedScene) -> None:
-    names = names_of_vertices(tiny_prediction.colorings["error"])
-    assert names == ["right", "wrong", "right", "wrong", "right", "unlabeled"]
-
-
-# Predicted instances.
-
-
-@pytest.fixture(scope="module")
-def overlapping_masks(tmp_path_factory: pytest.TempPathFactory) -> ViewedScene:
-    """A scene of a cabinet and a bed with four masks, of which some overlap."""
-    masks = np.array(
-        [[1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 0, 0]], bool
+    assert names_of_vertices(made["error"], 200) == ["merged", "merged", "matched", "unlabeled"]
+    tables = tables_of(made["error"])
+    assert tables["merged"].rows == (
+        ("chair 0", "chair 0 (0.50)", "50.0"),
+        ("instance 1", "chair 0 (0.50)", "50.0"),
     )
-    prediction = InstancePrediction(
-        masks, labels=np.array([1, 2, 3, -1]), scores=np.array([0.5, 0.9, 0.5, 0.5])
+    assert tables["average precision, %"].columns == ("class", "AP", "AP 50", "AP 25")
+    assert tables["average precision, %"].rows == (
+        ("mean", "50.0", "50.0", "75.0"),
+        ("chair", "0.0", "0.0", "50.0"),
+        ("table", "100.0", "100.0", "100.0"),
     )
-    groups = [group(0, [0], "cabinet"), group(1, [2, 4], "bed")]
-    scene = process_tiny(
-        tmp_path_factory.mktemp("masks"), {".aggregation.json": aggregation_file(groups)}
+    notes = {each.name: each.note for each in made["prediction"].categories}
+    assert notes["table 1 (0.90)"] == "matched"
+    missed = color_predictions([predict_masks((0, 400, CHAIR))], OBJECTS)["error"]
+    assert tables_of(missed)["missed"].rows == (("table 2", "-", "0.0"),)
+
+
+def test_matched_mask_has_the_colour_of_its_instance_and_others_that_of_none():
+    masks = [(400, 600, TABLE), (0, 200, CHAIR), (600, 800, WALL)]
+    made = color_predictions([predict_masks(*masks)], OBJECTS)
+
+    colors = made["prediction"].colors[::200].tolist()
+
+    assert colors == [list(INSTANCE_COLORS[0]), list(UNLABELED_COLOR),
+                      list(INSTANCE_COLORS[2]), list(INSTANCE_COLORS[4 + 2])]  # fmt: skip
+
+
+def test_most_confident_of_overlapping_masks_is_shown_or_the_first():
+    masks = InstancePrediction(
+        np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]], bool),
+        labels=np.array([1, 2, -1]),
+        scores=np.array([0.5, 0.9, 0.9]),
     )
-    return view_scene(scene, prediction=Prediction(SCANNET20, prediction))
+    made = color_predictions([Prediction(SCANNET20, masks)], None)
+
+    assert list(made) == ["prediction"]
+    assert names_of_vertices(made["prediction"]) == [
+        "floor 0 (0.50)", "cabinet 1 (0.90)", "cabinet 1 (0.90)", "unlabeled 2 (0.90)",
+    ]  # fmt: skip
 
 
-def test_most_confident_of_overlapping_masks_is_shown_or_the_first(
-    overlapping_masks: ViewedScene,
-) -> None:
-    assert names_of_vertices(overlapping_masks.colorings["prediction"]) == [
-        "floor 0 (0.50)",
-        "cabinet 1 (0.90)",
-        "cabinet 1 (0.90)",
-        "bed 2 (0.50)",
-        "unlabeled",
-        "unlabeled",
-    ]
+# Linear red, green and blue as a deuteranope sees them (Machado et al., 2009), and XYZ from these.
+DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+WHITE = np.array([0.9505, 1.0, 1.089])
 
 
-def test_error_of_instances_leaves_wall_and_floor_unlabeled(
-    tiny_processed: ProcessedScene,
-) -> None:
-    prediction = InstancePrediction(
-        np.ones((1, 6), bool), labels=np.array([3]), scores=np.array([1.0])
-    )
-    viewed = view_scene(tiny_processed, prediction=Prediction(SCANNET20, prediction))
+def to_lab(color, vision):
+    """Return a colour in CIELAB as seen with some vision."""
+    values = np.array(color) / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    x, y, z = np.cbrt(XYZ @ (vision @ linear).clip(0, 1) / WHITE)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
-    assert category_counts(viewed.colorings["error"]) == [("unlabeled", 6)]
+
+@pytest.mark.parametrize("vision", [np.eye(3), DEUTERANOPIA], ids=["usual", "deuteranopia"])
+def test_colours_of_verdicts_differ_clearly(vision):
+    colors = [*VERDICT_COLORS.values(), UNLABELED_COLOR]
+    for one, other in itertools.combinations(colors, 2):
+        assert np.linalg.norm(to_lab(one, vision) - to_lab(other, vision)) > 20, (one, other)
+
+    right_and_wrong = to_lab(RIGHT_COLOR, vision) - to_lab(WRONG_COLOR, vision)
+    assert np.linalg.norm(right_and_wrong) > 100
+
+
+def test_colours_of_instances_differ_from_each_other_and_from_unlabeled():
+    colors = [*INSTANCE_COLORS, UNLABELED_COLOR, (255, 255, 255), (24, 24, 28)]
+    for one, other in itertools.combinations(colors, 2):
+        assert np.linalg.norm(to_lab(one, np.eye(3)) - to_lab(other, np.eye(3))) > 20

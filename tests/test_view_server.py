@@ -1,8 +1,4 @@
-"""Tests of `view --serve`: pages of all scenes, for browsers on this machine only.
-
-`test_view_list.py` tests the list of scenes in a browser."""
-
-from __future__ import annotations
+"""Tests of `view --serve`: pages of all scenes, for browsers on this machine only."""
 
 import contextlib
 import http.client
@@ -14,265 +10,145 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import quote
 
-import numpy as np
 import pytest
 from commands import SCENES, TRAIN, VAL, run_main, start_command
 
-from scannet_prep import read_processed
-from scannet_prep.stages.serve import SceneServer
-from scannet_prep.stages.viewing import Viewing, open_scenes
-from scannet_prep.view.coloring import ViewedScene
-
-
-class Answer(NamedTuple):
-    status: int
-    content: bytes
-
-
-Get = Callable[..., Answer]
-
-
-class Serving(NamedTuple):
-    """A running server."""
-
-    pid: int
-    port: int
+from scannet_prep.view import server
+from scannet_prep.view.server import SceneServer
 
 
 @pytest.fixture(scope="module")
-def serving(whole_dir: Path) -> Iterator[Serving]:
-    """A server, which must print nothing but its port until it is interrupted."""
+def serving(whole_dir):
+    """A server and its port. It must print nothing else until it is interrupted."""
     process = start_command("view", "--serve", "0", "--source", whole_dir / "processed", "--json")
-    yield Serving(process.pid, json.loads(process.stdout.readline())["port"])
+    yield process.pid, json.loads(process.stdout.readline())["port"]
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 0
 
 
-@pytest.fixture(scope="module")
-def port(serving: Serving) -> int:
-    return serving.port
-
-
 @pytest.fixture
-def get(port: int) -> Get:
-    """A function that sends a request to the server."""
-
-    def get(path: str, method: str = "GET", host: str | None = "localhost:1234") -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.putrequest(method, path, skip_host=True)
-        if host is not None:
-            connection.putheader("Host", host)
-        connection.endheaders()
-        response = connection.getresponse()
-        return Answer(response.status, response.read())
-
-    return get
+def get(serving):
+    return lambda path, *options, **more: request(serving[1], path, *options, **more)
 
 
-# The list of scenes.
+def request(port, path, method="GET", host="localhost:1234"):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.putrequest(method, path, skip_host=True)
+    if host is not None:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    response = connection.getresponse()
+    return response.status, response.read(), dict(response.getheaders())
 
 
-def test_list_describes_all_scenes(get: Get) -> None:
-    answer = get("/scenes")
+def test_list_links_to_the_pages_and_pictures_of_all_scenes(get):
+    status, content, headers = get("/?unknown=query")
 
-    assert answer.status == 200
-    assert [scene["id"] for scene in json.loads(answer.content)["scenes"]] == list(SCENES)
-
-
-def test_list_counts_the_classes_of_its_label_set(get: Get, whole_dir: Path) -> None:
-    scene = read_processed(whole_dir / f"processed/val/{VAL}.npz")
-    count = len(np.unique(scene.labels[scene.labels >= 0]))
-
-    (described,) = [row for row in json.loads(get("/scenes").content)["scenes"] if row["id"] == VAL]
-
-    assert described["classCount"] == count
-
-
-def test_labeled_share_is_missing_for_test_scenes_only(get: Get) -> None:
-    scenes = json.loads(get("/scenes").content)["scenes"]
-    is_missing = {scene["split"]: scene["labeled"] is None for scene in scenes}
-
-    assert is_missing == {"train": False, "val": False, "test": True}
-
-
-def test_server_without_predictions_has_no_scores(get: Get) -> None:
-    assert get("/scores").status == 404
+    text = content.decode()
+    assert status == 200
+    assert re.findall(r'href="/scene/(.*?)"', text) == sorted(SCENES)
+    assert re.findall(r'loading="lazy" src="(.*?)"', text) == [
+        f"/thumbnail/{name}.png" for name in sorted(SCENES)
+    ]
+    assert re.search(rf"{VAL}</a>val, 600 vertices, \d+\.\d % labeled<", text)
+    assert "test, 600 vertices<" in text
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    for name in SCENES:
+        status, content, headers = get(f"/thumbnail/{name}.png")
+        assert (status, headers["Content-Type"]) == (200, "image/png")
+        assert content.startswith(b"\x89PNG")
+        assert get(f"/thumbnail/{name}.png")[1] == content
+        status, content, _ = get(f"/scene/{name}")
+        assert status == 200
+        assert f'"name":"{name}"'.encode() in content
 
 
-@pytest.mark.parametrize("scene_id", SCENES)
-def test_thumbnail_of_a_scene_is_a_png(get: Get, scene_id: str) -> None:
-    answer = get(f"/thumbnail/{scene_id}")
+def test_list_has_the_order_of_the_scenes_that_are_named(whole_dir, tmp_path):
+    (tmp_path / "worst.txt").write_text(f"{VAL}\n{TRAIN}\n")
+    words = (f"@{tmp_path / 'worst.txt'}", "--source", whole_dir / "processed", "--serve", "0")
+    process = start_command("view", *words)
+    try:
+        text = "".join(process.stdout.readline() for _ in range(4))
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", text)[1])
+        assert f"\n  ssh -L {port}:127.0.0.1:{port} " in text
+        page = request(port, "/")[1].decode()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
 
-    assert answer.status == 200
-    assert answer.content.startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("scene_id", SCENES)
-def test_thumbnail_of_a_scene_is_always_the_same(get: Get, scene_id: str) -> None:
-    assert get(f"/thumbnail/{scene_id}") == get(f"/thumbnail/{scene_id}")
-
-
-@pytest.mark.parametrize("path", ["/", "/scenes"])
-def test_query_does_not_change_the_answer(get: Get, path: str) -> None:
-    markup = quote('"><script>alert(1)</script>')
-    assert get(f"{path}?class={markup}&split={markup}") == get(path)
+    assert re.findall(r'href="/scene/(.*?)"', page) == [VAL, TRAIN]
 
 
-# The page of a scene.
+def test_damaged_scene_is_an_error_that_names_the_file_beside_other_scenes(whole_dir, tmp_path):
+    shutil.copytree(whole_dir / "processed", tmp_path / "processed")
+    path = tmp_path / f"processed/val/{VAL}.npz"
+    path.write_bytes(path.read_bytes()[:1000])
+    process = start_command("view", "--serve", "0", "--source", tmp_path / "processed", "--json")
+    port = json.loads(process.stdout.readline())["port"]
 
+    answers = [request(port, path) for path in (f"/scene/{VAL}", f"/scene/{TRAIN}")]
 
-def test_page_of_a_scene_contains_the_scene(get: Get) -> None:
-    answer = get(f"/scene/{VAL}")
-
-    assert answer.status == 200
-    assert f'"name":"{VAL}"'.encode() in answer.content
-
-
-def test_scene_is_read_once_for_many_simultaneous_requests(whole_dir: Path) -> None:
-    loaded = []
-
-    class SlowViewing(Viewing):
-        def load(self, scene_id: str) -> ViewedScene:
-            loaded.append(scene_id)
-            time.sleep(0.1)
-            return super().load(scene_id)
-
-    viewing = open_scenes([VAL], whole_dir / "processed")
-    slow_viewing = SlowViewing(
-        place=viewing.place,
-        scene_ids=viewing.scene_ids,
-        predictions=None,
-        color="",
-        label_set=viewing.label_set,
-    )
-    with SceneServer(slow_viewing, port=0) as server, ThreadPoolExecutor(8) as pool:
-        for kind in ("scene", "thumbnail"):
-            contents = set(pool.map(server.make, [kind] * 8, [VAL] * 8))
-            assert len(contents) == 1
-    assert loaded == [VAL]
-
-
-def test_page_does_not_wait_for_a_picture_that_takes_long(whole_dir: Path) -> None:
-    must_end = threading.Event()
-    has_begun = threading.Event()
-
-    class StuckViewing(Viewing):
-        def load(self, scene_id: str) -> ViewedScene:
-            if scene_id == TRAIN:
-                has_begun.set()
-                must_end.wait(60)
-            return super().load(scene_id)
-
-    viewing = open_scenes([TRAIN, VAL], whole_dir / "processed")
-    stuck_viewing = StuckViewing(
-        place=viewing.place,
-        scene_ids=viewing.scene_ids,
-        predictions=None,
-        color="",
-        label_set=viewing.label_set,
-    )
-    with SceneServer(stuck_viewing, port=0) as server, ThreadPoolExecutor(2) as pool:
-        picture = pool.submit(server.make, "thumbnail", TRAIN)
-        has_begun.wait(60)
-        page = pool.submit(server.make, "scene", VAL)
-
-        try:
-            assert VAL.encode() in page.result(timeout=20)
-            assert not picture.done()
-        finally:
-            must_end.set()
-
-
-# Requests that are refused.
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", "")
+    assert [answer[0] for answer in answers] == [500, 200]
+    assert str(path).encode() in answers[0][1]
 
 
 @pytest.mark.parametrize(
     "path",
     [
         "/scene/scene0999_00",
-        "/scenes/",
-        f"/scenes/{VAL}",
+        "/scenes",
         "/scene/",
         f"/pages/{VAL}",
         f"/scene/{VAL}/",
+        f"/scene/{VAL}.png",
         "/../../etc/passwd",
         "/scene/../../etc/passwd",
         "/scene/%2e%2e/%2e%2e/etc/passwd",
         "//etc/passwd",
-        f"/thumbnail/{VAL}.png",
-        "/thumbnail/..",
+        "/thumbnail/..png",
         "/%00",
         "http://[/",
         "http://evil.example/",
     ],
 )
-def test_path_of_nothing_that_is_served_is_not_found(get: Get, path: str) -> None:
-    assert get(path).status == 404
+def test_path_of_nothing_that_is_served_is_not_found(get, path):
+    assert get(path)[0] == 404
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "evil.example:8808", "127.0.0.1.evil.example", "localhost.evil", "", None],
-)
-def test_request_for_another_host_is_refused(get: Get, host: str | None) -> None:
-    answer = get("/", host=host)
-
-    assert answer.status == 421
-    assert b"scene" not in answer.content
-
-
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8808", "127.0.0.1:9"]
-)
-def test_request_for_this_machine_with_any_port_is_answered(get: Get, host: str) -> None:
-    assert get("/", host=host).status == 200
+def test_request_for_another_host_is_refused(get):
+    hosts = ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", "")
+    for host in (*hosts, None):
+        status, content, _ = get("/", host=host)
+        assert status == 421, host
+        assert VAL.encode() not in content
+    for host in ("127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8808", "127.0.0.1:9"):
+        assert get("/", host=host)[0] == 200, host
 
 
-@pytest.mark.parametrize(
-    "method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"]
-)
-def test_other_method_than_get_is_refused(get: Get, method: str) -> None:
-    assert get("/", method).status == 405
+def test_head_has_no_content_and_other_methods_are_refused(get):
+    status, content, headers = get("/", "HEAD")
+    assert (status, content) == (200, b"")
+    assert int(headers["Content-Length"]) == len(get("/")[1])
+    assert get("/scene/none", "HEAD")[:2] == (404, b"")
+    assert get("/", "HEAD", host="evil.example")[0] == 421
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"):
+        status, content, _ = get("/", method)
+        assert status == 501, method
+        assert VAL.encode() not in content
 
 
-def test_other_machines_cannot_connect(port: int) -> None:
+def test_other_machines_cannot_connect(serving):
     with socket.socket() as other, pytest.raises(OSError, match=r"refused|unreachable"):
-        other.connect(("127.0.0.2", port))
+        other.connect(("127.0.0.2", serving[1]))
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [b"", f"GET /scene/{VAL} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()],
-    ids=["before the request", "before the answer"],
-)
-def test_connection_reset_by_the_browser_prints_nothing(
-    get: Get, serving: Serving, request_bytes: bytes
-) -> None:
-    before = count_sockets(serving.pid)
-
-    with socket.create_connection(("127.0.0.1", serving.port)) as browser:
-        browser.sendall(request_bytes)
-        # Without lingering, closing resets the connection.
-        browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-    # The server accepts connections in order, and closes each after it has printed any error. The
-    # fixture `serving` checks that nothing was printed.
-    get("/")
-    deadline = time.monotonic() + 20
-    while count_sockets(serving.pid) > before:
-        assert time.monotonic() < deadline, "the connection stays open"
-        time.sleep(0.01)
-
-
-def count_sockets(pid: int) -> int:
-    """Count the open sockets of a process, each of which may be closed meanwhile."""
+def count_sockets(pid):
     count = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -280,82 +156,70 @@ def count_sockets(pid: int) -> int:
     return count
 
 
-# A folder with a damaged scene.
+def test_connection_reset_by_the_browser_prints_nothing(get, serving):
+    """The fixture `serving` checks that nothing was printed."""
+    pid, port = serving
+    before = count_sockets(pid)
+    for sent in (b"", f"GET /scene/{VAL} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()):
+        with socket.create_connection(("127.0.0.1", port)) as browser:
+            browser.sendall(sent)
+            # Without lingering, closing resets the connection.
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert get("/")[0] == 200
+    deadline = time.monotonic() + 20
+    while count_sockets(pid) > before:
+        assert time.monotonic() < deadline, "the connection stays open"
+        time.sleep(0.01)
 
 
-class DamagedRun(NamedTuple):
-    """A server of a folder with a damaged scene, after requests for two scenes.
+@pytest.fixture
+def running(monkeypatch):
+    """A server of two scenes in this process, and the pictures that it has made."""
+    monkeypatch.setattr(server, "_MAX_REQUEST_S", 0.5)
+    made = []
 
-    Attributes:
-        path: The damaged file.
-        port: The port.
-        text: The text that the command printed.
-        damaged: The answer for the damaged scene.
-        intact: The answer for an intact scene.
-        status: Exit status of the command.
-    """
+    def make_picture(scene_id):
+        made.append(scene_id)
+        return b"picture of " + scene_id.encode()
 
-    path: Path
-    port: int
-    text: str
-    damaged: Answer
-    intact: Answer
-    status: int
-
-
-@pytest.fixture(scope="module")
-def damaged_run(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> DamagedRun:
-    out_dir = tmp_path_factory.mktemp("damaged") / "processed"
-    shutil.copytree(whole_dir / "processed", out_dir)
-    path = out_dir / "val" / f"{VAL}.npz"
-    path.write_bytes(path.read_bytes()[:1000])
-    process = start_command("view", "--serve", "0", "--source", out_dir)
-    answers = []
-    try:
-        text = "".join(process.stdout.readline() for _ in range(4))
-        match = re.search(r"http://127\.0\.0\.1:(\d+)/", text)
-        assert match is not None
-        port = int(match[1])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        for scene_id in (VAL, TRAIN):
-            connection.request("GET", f"/scene/{scene_id}")
-            response = connection.getresponse()
-            answers.append(Answer(response.status, response.read()))
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
-    return DamagedRun(path, port, text, *answers, status=process.returncode)
+    facts = {"one": "<b>", "two": ""}
+    with SceneServer("<i>", facts, str.encode, make_picture, 0) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield serving, made
+        serving.shutdown()
+        thread.join()
 
 
-def test_page_of_a_damaged_scene_is_an_error_that_names_the_file(
-    damaged_run: DamagedRun,
-) -> None:
-    assert damaged_run.damaged.status == 500
-    assert str(damaged_run.path).encode() in damaged_run.damaged.content
+def test_slow_client_is_disconnected_while_others_are_answered(running):
+    port = running[0].server_port
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
+        slow.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n")
+        # Each byte is in time, but the whole request is not.
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                slow.sendall(b"X")
+                time.sleep(0.05)
+                assert request(port, "/scene/two")[:2] == (200, b"two")
+        with contextlib.suppress(ConnectionResetError):
+            assert slow.recv(1) == b""
 
 
-def test_other_scenes_are_shown_beside_a_damaged_one(damaged_run: DamagedRun) -> None:
-    assert damaged_run.intact.status == 200
+def test_many_clients_get_a_picture_that_is_made_once(running):
+    serving, made = running
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(
+            pool.map(lambda _: request(serving.server_port, "/thumbnail/one.png"), range(200))
+        )
+
+    assert {answer[:2] for answer in answers} == {(200, b"picture of one")}
+    assert made == ["one"]
 
 
-def test_interrupted_server_has_exit_status_0(damaged_run: DamagedRun) -> None:
-    assert damaged_run.status == 0
-
-
-def test_server_prints_the_ssh_command_for_a_tunnel(damaged_run: DamagedRun) -> None:
-    port = damaged_run.port
-    assert f"\n  ssh -L {port}:127.0.0.1:{port} " in damaged_run.text
-
-
-# Wrong usage.
-
-
-def test_port_in_use_is_refused_with_the_option_for_a_free_one(whole_dir: Path, port: int) -> None:
-    outcome = run_main("view", "--serve", str(port), "--source", whole_dir / "processed")
-
-    assert outcome.status == 2
-    assert f"port {port} cannot be used: Address already in use" in outcome.stderr
-    assert "to use any free port: --serve 0" in outcome.stderr
+def test_names_are_escaped_in_the_list(running):
+    content = request(running[0].server_port, "/")[1]
+    assert b"<h1>&lt;i&gt;: 2 scenes</h1>" in content
+    assert b"<b>" not in content
 
 
 @pytest.mark.parametrize(
@@ -363,18 +227,23 @@ def test_port_in_use_is_refused_with_the_option_for_a_free_one(whole_dir: Path, 
     [
         (["--serve", "70000"], 2, "is not a port"),
         (["--serve", "-o", "page.html"], 2, "--serve writes no file"),
-        (["--serve", "--png"], 2, "not allowed with argument"),
+        (["--serve", "--png"], 2, "--serve writes no file"),
         (["--serve", "--size", "800x600"], 2, "--serve writes no file"),
         (["--serve", "--source", "nowhere"], 1, "nowhere"),
         (["scene0999_00", "--serve"], 2, "has no scene scene0999_00"),
     ],
-    ids=["port", "output", "picture", "size", "source", "scene"],
 )
-def test_wrong_arguments_of_serve_are_refused(
-    whole_dir: Path, words: list[str], status: int, problem: str
-) -> None:
+def test_wrong_arguments_of_serve_are_refused(whole_dir, words, status, problem):
     source = [] if "--source" in words else ["--source", whole_dir / "processed"]
     outcome = run_main("view", *words, *source)
 
     assert outcome.status == status
     assert problem in outcome.stderr
+
+
+def test_port_in_use_is_refused_with_the_option_for_a_free_one(whole_dir, serving):
+    outcome = run_main("view", "--serve", str(serving[1]), "--source", whole_dir / "processed")
+
+    assert outcome.status == 2
+    assert f"port {serving[1]} cannot be used: Address already in use" in outcome.stderr
+    assert "to use any free port: --serve 0" in outcome.stderr

@@ -1,45 +1,110 @@
 """Show processed scenes as pages, pictures and coloured meshes.
 
-The journey of a scene into a page, a picture or a mesh:
+The journey of a scene into a file, or to a browser:
 
-    open_scenes  find scenes and predictions by name (`viewing.py`)
-    run          choose the output files
-                 --> Viewing.load: read, check, add the prediction
-                 --> view/: choose the colours, encode
-                 --> a temporary file
-                 after the last scene: give all files their final names
-
-If a scene is damaged or cannot be shown, no file is written.
+    open_scenes  find scenes and predictions by name; nothing is read
+    load         read and check a scene and its predictions, and choose their colours
+    run          --> a file for each scene: page, picture or mesh
+    serve        --> a server, which makes each page when it is requested
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from scannet_prep.base.files import (
-    Buffer,
-    check_is_folder,
-    make_directory,
-    put_in_place,
-    write_temporary,
-)
+from scannet_prep.base.files import Buffer, make_directory, write_atomically
+from scannet_prep.base.images import encode_png
 from scannet_prep.base.progress import Progress
-from scannet_prep.errors import UsageError
+from scannet_prep.errors import FileError, UnknownSceneError, UsageError
 from scannet_prep.export.ply import encode_ply
-from scannet_prep.stages.viewing import Viewing, open_scenes
-from scannet_prep.view.coloring import ViewedScene
-from scannet_prep.view.png import encode_png
-from scannet_prep.view.renderer import PictureOptions, choose_samples, render_scene
-
-__all__ = ["KINDS", "Kind", "ViewReport", "open_scenes", "run"]
+from scannet_prep.predictions.ids import IdCounts
+from scannet_prep.predictions.numberings import Task
+from scannet_prep.predictions.reader import Predictions, find_predictions
+from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.processed.npz import DAMAGE_HINT
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene_problems import find_problems
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
+from scannet_prep.release.scene import Split
+from scannet_prep.source.place import open_processed
+from scannet_prep.source.scenes import ProcessedScenes
+from scannet_prep.stages.selection import Selection, parse_scene_ids
+from scannet_prep.view.coloring import ViewedScene, read_train_ids, view_scene
+from scannet_prep.view.page import make_scene_page
+from scannet_prep.view.picture import THUMBNAIL, PictureOptions, draw_scene
+from scannet_prep.view.predictions import Prediction, Truth, color_predictions
+from scannet_prep.view.server import SceneServer
 
 Kind: TypeAlias = Literal["html", "png", "ply"]
-KINDS: tuple[Kind, ...] = ("html", "png", "ply")
-_DEFAULT_PICTURE = PictureOptions(800, 600, samples=choose_samples(800, 600), has_edges=True)
+
+_HINT_SCENES = "name some of the scenes; info lists them"
+
+
+@dataclass(frozen=True, slots=True)
+class Viewing:
+    """The scenes to show, which are not read yet, and their colouring.
+
+    Attributes:
+        place: The place that holds the scenes.
+        scene_ids: The scenes to show.
+        predictions: One or two folders of predictions for all of these; empty to show none.
+        label_set: The label set that the colouring `labels` stands for.
+        color: The colouring; if empty, that of `ViewedScene.choose`.
+        beside: The colouring of a second picture on a page. If empty, this is that of the second
+            prediction if the first one is shown.
+    """
+
+    place: ProcessedScenes
+    scene_ids: tuple[str, ...]
+    predictions: tuple[Predictions, ...]
+    label_set: LabelSet
+    color: str = ""
+    beside: str = ""
+
+    def load(self, scene_id: str) -> ViewedScene:
+        """Read one of the scenes and its predictions, and check them.
+
+        Raises:
+            FileError: The scene or a prediction is damaged, has invalid values, or they do not
+                match.
+        """
+        scene = self.place.read(scene_id)
+        problem = next(find_problems(scene), None)
+        if problem is not None:
+            raise FileError(self.place.file_path(scene_id), problem, DAMAGE_HINT)
+        viewed = view_scene(scene)
+        if self.predictions:
+            truth = None
+            if scene.meta.split != Split.TEST:
+                truth = Truth.of(scene, self.label_set)
+            read = [_read_prediction(each, scene) for each in self._named()]
+            viewed.colorings.update(color_predictions(read, truth))
+        return viewed
+
+    def choose_colors(self, scene: ViewedScene) -> tuple[str, str]:
+        """Choose the colouring of a scene, and that of the picture beside it; empty for none.
+
+        Raises:
+            UsageError: The scene does not have a requested colouring.
+        """
+        color = scene.choose(self.color, self.label_set)
+        if self.beside:
+            return color, scene.choose(self.beside, self.label_set)
+        second = f"{color}-2"
+        return color, second if second in scene.colorings else ""
+
+    def _named(self) -> list[tuple[Predictions, str]]:
+        """Return the predictions, with names if there are two: those of their folders."""
+        folders = [predictions.folder for predictions in self.predictions]
+        names = [folder.name for folder in folders]
+        if len(folders) < 2:
+            names = [""]
+        elif names[0] == names[1]:
+            names = [str(folder) for folder in folders]
+        return list(zip(self.predictions, names, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +112,8 @@ class ViewReport:
     """The result of `run`.
 
     Attributes:
-        kind: `html`, `png` or `ply`: a file for each scene.
-        colors: The colouring of each scene.
+        kind: `html`, `png` or `ply`.
+        colors: The colouring of each scene; a page shows it first.
         files: Size in bytes of each file that was written.
     """
 
@@ -57,149 +122,208 @@ class ViewReport:
     files: Mapping[str, int] = field(hash=False)
 
 
+def open_scenes(
+    words: Sequence[str],
+    source: str | Path,
+    *,
+    takes_all: bool = False,
+    pred_dirs: Sequence[Path] = (),
+    task: Task = "semantic",
+    color: str = "",
+    beside: str = "",
+    label_set: LabelSet | str | None = None,
+) -> Viewing:
+    """Find the scenes to show and their predictions, without reading them.
+
+    Args:
+        words: Scene ids, and `@FILE` with one id per line; empty for all scenes, or for all that
+            have a prediction, in the order of their names.
+        source: A processed folder or an archive.
+        takes_all: Whether several scenes are shown if no words are given.
+        pred_dirs: At most two folders with predictions, in the forms that `evaluate` reads.
+        task: The task of the predictions.
+        color: The name of a colouring, or `labels`; empty for the default of each scene.
+        beside: The colouring of a second picture, like `color`.
+        label_set: The label set of labels and predictions; None for the one that the scenes were
+            processed with.
+
+    Raises:
+        UsageError: Several scenes are possible, or there are more than two predictions.
+        UnknownSceneError: The place does not have a scene.
+        FileError: The place cannot be used, or predictions are missing.
+        TransferError: An archive on a web server cannot be read.
+    """
+    if len(pred_dirs) > 2:
+        raise UsageError(
+            f"{len(pred_dirs)} predictions are given, but at most two can be compared",
+            "name two folders: --pred A --pred B",
+        )
+    place = open_processed(source)
+    if not place.entries:
+        raise FileError(place.name, "holds no scenes")
+    label_set = parse_label_set(label_set or place.options.label_set)
+    predictions = [find_predictions(each, task, label_set, place.entries) for each in pred_dirs]
+    if words:
+        scene_ids = _choose_scenes(words, place)
+    else:
+        scene_ids = list(place.entries)
+        predicted = [
+            each for each in scene_ids if all(each in found.paths for found in predictions)
+        ]
+        # If none has a prediction, all are missing.
+        scene_ids = predicted or scene_ids
+    for found in predictions:
+        found.check_scenes(scene_ids, "name scenes that have one")
+    if len(scene_ids) > 1 and not takes_all and not words:
+        raise UsageError(
+            f"{place.name}: holds {len(scene_ids):,} scenes; which of them?", _HINT_SCENES
+        )
+    return Viewing(place, tuple(scene_ids), tuple(predictions), label_set, color, beside)
+
+
 def run(
     viewing: Viewing,
     output: Path | None = None,
-    kind: Kind | None = None,
     options: PictureOptions | None = None,
     *,
+    is_png: bool = False,
     progress: Progress | None = None,
 ) -> ViewReport:
-    """Read, check and encode all scenes; then write all files, or none.
+    """Read, check and encode the scenes, and write a file for each.
 
     Args:
         viewing: The scenes.
         output: A file, whose ending determines its kind, or a folder; by default the current
             folder.
-        kind: The kind of the files; by default that of the ending of the output, otherwise `html`.
         options: Options of pictures.
+        is_png: Whether the files of a folder are pictures; pages by default.
         progress: Advanced by each scene.
 
     Raises:
-        UsageError: The ending contradicts the kind, several scenes are to go into one file,
-            options of pictures are given for other files, several panes are to go into another
-            file than a page, or a scene has no such colouring.
+        UsageError: The ending is of no kind or of another one, several scenes are to go into one
+            file, options do not fit the kind, or a scene has no such colouring.
         FileError: A scene or a prediction is damaged, has invalid values, or they do not match.
         OutputError: A file cannot be written.
     """
-    kind, paths = _choose_paths(viewing.scene_ids, output, kind)
+    kind, paths = _choose_paths(viewing.scene_ids, output, is_png=is_png)
     if options is not None and kind != "png":
         raise UsageError(
-            f"a view and a size are for pictures, but a .{kind} file is to be written",
-            "pass --png, or leave out the options of pictures",
+            f"a view, a size and hidden classes are for pictures, not for a .{kind} file",
+            "write a picture: -o scene.png",
         )
     if viewing.beside and kind != "html":
         raise UsageError(
-            f"only pages have several panes, but a .{kind} file is to be written",
+            f"only a page shows two colourings, not a .{kind} file",
             "leave out --beside, and write a file for each --color",
         )
     progress = progress or Progress()
     colors: dict[str, str] = {}
     sizes: dict[str, int] = {}
-    temporaries: dict[Path, Path] = {}
-    # All files are written to the same folder.
-    folder = next(iter(paths.values())).parent
-    # From the innermost to the outermost.
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        with progress.work("view", len(paths), "scenes"):
-            scenes = _load_scenes(viewing, colors, progress)
-            for scene in scenes:
-                path = paths[scene.scene_id]
-                content = _encode(viewing, scene, kind, options)
-                make_directory(folder)
-                temporaries[path] = write_temporary(path, content)
-                sizes[str(path)] = sum(map(len, content))
-        for path, temporary in temporaries.items():
-            put_in_place(temporary, path)
-    finally:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
-        for path in new_folders:
-            # Only empty folders are removed, so a folder with written files stays.
-            with suppress(OSError):
-                path.rmdir()
+    with progress.work("view", len(paths), "scenes"):
+        for scene_id, path in paths.items():
+            scene = viewing.load(scene_id)
+            color, beside = viewing.choose_colors(scene)
+            content: list[Buffer]
+            if kind == "html":
+                content = [make_scene_page(scene, color=color, beside=beside)]
+            elif kind == "png":
+                content = [encode_png(draw_scene(scene, color, options))]
+            else:
+                comment = f"{scene_id}, coloured by {color}"
+                vertex_colors = scene.colorings[color].colors
+                content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
+            make_directory(path.parent)
+            write_atomically(path, content)
+            colors[scene_id] = color
+            sizes[str(path)] = sum(map(len, content))
+            progress.advance()
     return ViewReport(kind, colors, sizes)
 
 
+def serve(viewing: Viewing, port: int) -> SceneServer:
+    """Make a server of scenes; see `SceneServer`.
+
+    Raises:
+        UsageError: The port cannot be used.
+    """
+
+    def make_page(scene_id: str) -> bytes:
+        scene = viewing.load(scene_id)
+        color, beside = viewing.choose_colors(scene)
+        return make_scene_page(scene, color=color, beside=beside, is_served=True)
+
+    def make_picture(scene_id: str) -> bytes:
+        scene = viewing.load(scene_id)
+        color, _ = viewing.choose_colors(scene)
+        return encode_png(draw_scene(scene, color, THUMBNAIL))
+
+    facts = {each: _describe(viewing.place.entries[each]) for each in viewing.scene_ids}
+    return SceneServer(viewing.place.name, facts, make_page, make_picture, port)
+
+
+def _describe(entry: SceneEntry) -> str:
+    """Describe a scene in a line of the list."""
+    text = f"{entry.split}, {entry.vertex_count:,} vertices"
+    if entry.split is Split.TEST:
+        return text
+    labeled = 1 - entry.nyu40_counts.get(0, 0) / entry.vertex_count
+    return f"{text}, {100 * labeled:.1f} % labeled"
+
+
 def _choose_paths(
-    scene_ids: Sequence[str], output: Path | None, kind: Kind | None
+    scene_ids: Sequence[str], output: Path | None, *, is_png: bool
 ) -> tuple[Kind, dict[str, Path]]:
-    """Choose the kind of the files and the file of each scene.
+    """Choose the kind of the files, and the file of each scene.
 
     Raises:
         UsageError: See `run`.
-        OutputError: The folder is a file.
     """
-    ending = None
-    if output is not None:
-        ending = next((known for known in KINDS if output.suffix == f".{known}"), None)
-        _check_ending(output, ending, kind)
-    kind = kind or ending or "html"
-
-    if output is not None and ending is not None:
-        if len(scene_ids) > 1:
-            raise UsageError(
-                f"{output} is one file, but {len(scene_ids):,} scenes are to be shown",
-                f"name a folder for the .{kind} files: -o DIR",
-            )
-        paths = dict.fromkeys(scene_ids, output)
-    else:
-        folder = output or Path()
-        paths = {scene_id: folder / f"{scene_id}.{kind}" for scene_id in scene_ids}
-    for path in set(paths.values()):
-        check_is_folder(path.parent)
-    return kind, paths
-
-
-def _check_ending(output: Path, ending: Kind | None, kind: Kind | None) -> None:
-    """Check that the output is a folder, or a file with the ending of its kind.
-
-    Raises:
-        UsageError: The output has another ending.
-    """
-    if not output.suffix or output.is_dir():
-        return
-    if ending is not None and kind in (None, ending):
-        return
-    expected = ".html, .png or .ply"
-    if kind is not None:
-        expected = f".{kind}"
+    path = output or Path()
+    if not path.suffix or path.is_dir():
+        kind: Kind = "png" if is_png else "html"
+        return kind, {scene_id: path / f"{scene_id}.{kind}" for scene_id in scene_ids}
+    kinds: tuple[Kind, ...] = ("png",) if is_png else ("html", "png", "ply")
+    for kind in kinds:
+        if path.suffix == f".{kind}" and len(scene_ids) == 1:
+            return kind, {scene_ids[0]: path}
+    if len(scene_ids) > 1:
+        problem = f"{path} is one file, but {len(scene_ids):,} scenes are to be shown"
+        raise UsageError(problem, "name a folder for the files: -o DIR")
+    endings = " or ".join(f".{kind}" for kind in kinds)
     raise UsageError(
-        f"{output} does not end in {expected}",
+        f"{path} does not end in {endings}",
         "name a file with this ending, or an existing folder: -o OUT",
     )
 
 
-def _load_scenes(
-    viewing: Viewing, colors: dict[str, str], progress: Progress
-) -> Iterator[ViewedScene]:
-    """Load the scenes one after the other, and add the colouring of each to `colors`.
+def _choose_scenes(words: Sequence[str], place: ProcessedScenes) -> list[str]:
+    """Return the ids of the scenes that are named by ids and `@FILE`, in the same order.
 
     Raises:
-        UsageError: A scene does not have the requested colouring.
+        UnknownSceneError: A word is not a scene id, or the place does not have the scene.
     """
-    for scene_id in viewing.scene_ids:
-        scene = viewing.load(scene_id)
-        color = viewing.choose_color(scene)
-        for name in (color, viewing.choose_beside(scene)):
-            if name:
-                scene.check_coloring(name)
-        colors[scene_id] = color
-        yield scene
-        progress.advance()
+    scene_ids = parse_scene_ids(words)
+    for scene_id in scene_ids:
+        reason = place.failures.get(scene_id)
+        if reason is not None:
+            raise UnknownSceneError(f"{place.name}: {scene_id} failed in processing: {reason}")
+    splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
+    Selection(scene_ids=scene_ids).check_found(place.name, splits, _HINT_SCENES)
+    return [str(scene_id) for scene_id in scene_ids]
 
 
-def _encode(
-    viewing: Viewing, scene: ViewedScene, kind: Kind, options: PictureOptions | None
-) -> list[Buffer]:
-    """Encode the file of a scene."""
-    color = viewing.choose_color(scene)
-    if kind == "html":
-        from scannet_prep.view.page import make_scene_page
+def _read_prediction(named: tuple[Predictions, str], scene: ProcessedScene) -> Prediction:
+    """Read a prediction of a scene, with unknown ids as unlabeled.
 
-        return [make_scene_page(scene, color=color, beside=viewing.choose_beside(scene))]
-    if kind == "png":
-        return [encode_png(render_scene(scene, color, options or _DEFAULT_PICTURE))]
-    comment = f"{scene.scene_id}, coloured by {color}"
-    return encode_ply(comment, scene.points, scene.coloring(color).colors, scene.faces)
+    Raises:
+        FileError: The prediction is damaged, or its ids look wrong: those of a scene with ground
+            truth are compared with it.
+    """
+    predictions, name = named
+    label_set = predictions.label_set
+    scene_id = str(scene.meta.scene_id)
+    values, ids = predictions.read(scene_id, len(scene.points))
+    counts = IdCounts(predictions)
+    counts.add(ids, values, read_train_ids(scene, label_set))
+    counts.check(predictions.paths[scene_id])
+    return Prediction(label_set, values, name)

@@ -46,13 +46,13 @@ class Sample(dict[str, Any]):
 
     def _repr_png_(self) -> bytes | None:
         """Draw a picture, for notebooks."""
-        from scannet_prep.view.sample import draw_sample
+        from scannet_prep.view.notebook import draw_sample
 
         return draw_sample(self)
 
     def _repr_html_(self) -> str:
         """Return the repr and a picture, for notebooks."""
-        from scannet_prep.view.sample import describe_sample
+        from scannet_prep.view.notebook import describe_sample
 
         return describe_sample(self)
 

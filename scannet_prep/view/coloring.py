@@ -6,7 +6,7 @@ their order and their frame are those of the processed scene or of the sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,59 +15,86 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
-from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
-from scannet_prep.view.categories import Coloring, categorize, color_classes
-from scannet_prep.view.difference import color_difference
-from scannet_prep.view.instance_colors import choose_colors
-from scannet_prep.view.predicted import Prediction, Truth, color_error, color_prediction
 
-COLORINGS = (
-    "rgb",
-    "scannet20",
-    "scannet200",
-    "instances",
-    "segments",
-    "normals",
-    "prediction",
-    "error",
-    "prediction-2",
-    "error-2",
-    "difference",
-)
-"""Names of all colourings, in the order in which pages list them."""
+UNLABELED = "unlabeled"
+UNLABELED_COLOR = (100, 100, 100)
+INSTANCE_COLORS = (
+    (36, 110, 221), (36, 184, 36), (250, 110, 221), (250, 110, 36), (221, 184, 36),
+    (36, 184, 184), (147, 36, 147), (184, 36, 36), (36, 110, 36), (184, 184, 250),
+    (147, 110, 36), (250, 184, 184), (36, 250, 184), (250, 73, 110), (73, 184, 250),
+    (36, 36, 250), (147, 110, 147), (110, 147, 110), (147, 250, 36), (221, 184, 147),
+)  # fmt: skip
+"""Colours of instances by their number, from the first again after the last. They differ from each
+other, from unlabeled, and from white and black by at least 17 (CIEDE2000)."""
+
+Color = tuple[int, int, int]
 
 
-class Colorings(Mapping[str, Coloring]):
-    """The colourings of a scene by name; each is made on its first use.
+@dataclass(frozen=True, slots=True)
+class Category:
+    """The meaning of a colour: a class, an instance, a segment, a verdict.
 
-    Args:
-        makers: A function for each colouring, in any order.
+    Attributes:
+        name: Name to show, such as `wall`, `chair 12 (office chair)`, `segment 17`, `wrong`. A
+            name may contain any character, so pages have to escape it.
+        color: Red, green, blue, 0..255.
+        count: Number of vertices; at least one.
+        raw_category: The annotator's text for an annotated instance; otherwise empty. This text
+            may contain any character, too.
+        object_id: The `objectId` of an annotated instance in the file of the release; None if there
+            is none.
+        note: A short remark to show beside the name, such as `IoU 62.1 %`; empty for none.
     """
 
-    def __init__(self, makers: Mapping[str, Callable[[], Coloring]]) -> None:
-        self._makers = {name: makers[name] for name in COLORINGS if name in makers}
-        self._made: dict[str, Coloring] = {}
+    name: str
+    color: Color
+    count: int
+    raw_category: str = ""
+    object_id: int | None = None
+    note: str = ""
 
-    def __getitem__(self, name: str) -> Coloring:
-        """Return a colouring."""
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
 
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, in the order of `COLORINGS`."""
-        return iter(self._makers)
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A table that explains a colouring or a category, such as the scores of the classes.
 
-    def __len__(self) -> int:
-        """Return the number of colourings."""
-        return len(self._makers)
+    Attributes:
+        title: Title to show; that of a category is its name.
+        columns: Title of each column.
+        rows: Texts by row and column. They may contain any character.
+    """
 
-    def __contains__(self, name: object) -> bool:
-        """Whether there is a colouring of that name. Does not make it."""
-        return name in self._makers
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coloring:
+    """One way to colour the vertices of a scene.
+
+    Attributes:
+        title: Title to show.
+        colors: uint8 (V, 3), red, green, blue. If there are categories, those of
+            `categories[indices]`.
+        categories: The categories that occur, the largest first, `unlabeled` last. Empty for `rgb`
+            and `normals`.
+        indices: uint16 (V,), or uint32 for more than 65,536 categories; indices of `categories`.
+            None if there are none.
+        tables: Tables that explain the colouring and its categories.
+        is_per_scene: Whether a name means something else in another scene: instances and segments,
+            but not classes.
+    """
+
+    title: str
+    colors: NDArray[np.uint8]
+    categories: tuple[Category, ...] = ()
+    indices: NDArray[np.unsignedinteger[Any]] | None = None
+    tables: tuple[Explanation, ...] = ()
+    is_per_scene: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,8 +109,8 @@ class ViewedScene:
         normals: float32 or float16 (V, 3), unit length, pointing to the side from which the surface
             was seen; (0, 0, 0) where undefined. None if there are none.
         faces: int32 (F, 3), indices of vertices; None if they were not kept.
-        colorings: Its colourings by name, in the order of `COLORINGS`. Test scenes have only `rgb`
-            and `normals`, and those of predictions that need no annotation.
+        colorings: Its colourings by name, in the order in which a page lists them. Test scenes
+            have no `scannet20`, `scannet200`, `instances` and `error`.
     """
 
     scene_id: str
@@ -92,67 +119,52 @@ class ViewedScene:
     points: NDArray[np.float32]
     normals: NDArray[np.floating[Any]] | None
     faces: NDArray[np.int32] | None
-    colorings: Mapping[str, Coloring]
+    colorings: dict[str, Coloring]
 
-    def check_coloring(self, name: str) -> None:
-        """Check that the scene has a colouring.
+    def choose(self, color: str, label_set: LabelSet) -> str:
+        """Return the name of a colouring.
+
+        Args:
+            color: Its name; `labels` for the classes of the label set. If empty, the first that the
+                scene has of the prediction, its labels, and the colours of the scan.
+            label_set: The label set that `labels` stands for.
 
         Raises:
-            UsageError: It does not.
+            UsageError: The scene has no such colouring.
         """
+        labels = label_set.name.lower()
+        if not color:
+            preferred = ("prediction", labels, "rgb", *self.colorings)
+            return next(name for name in preferred if name in self.colorings)
+        name = labels if color == "labels" else color
         if name not in self.colorings:
             raise UsageError(
-                f"{self.scene_id or 'the scene'}: cannot be coloured by {name!r}",
+                f"{self.scene_id or 'the scene'}: cannot be coloured by {color!r}",
                 f"it can be by: {', '.join(self.colorings)}",
             )
-
-    def coloring(self, name: str) -> Coloring:
-        """Return one of the colourings.
-
-        Raises:
-            UsageError: The scene has no colouring of that name.
-        """
-        self.check_coloring(name)
-        return self.colorings[name]
+        return name
 
 
-def view_scene(
-    scene: ProcessedScene,
-    *,
-    prediction: Prediction | None = None,
-    second: Prediction | None = None,
-) -> ViewedScene:
-    """Make all colourings of a processed scene.
+def view_scene(scene: ProcessedScene) -> ViewedScene:
+    """Make the colourings of a processed scene.
 
     Args:
         scene: The scene. Its points are finite and its faces refer to its vertices, as
             `find_problems` checks.
-        prediction: The prediction of a program, for the same number of vertices.
-        second: Another prediction to compare with it, of the same task and label set, but with
-            another name.
     """
     meta = scene.meta
-    is_annotated = meta.split != Split.TEST
-
-    makers: dict[str, Callable[[], Coloring]] = {
-        "rgb": lambda: Coloring("rgb", "colours of the scan", scene.colors),
-        "normals": lambda: color_normals(scene.normals),
-    }
-    if is_annotated:
-        makers["scannet20"] = lambda: color_labels(_read_train_ids(scene, SCANNET20), SCANNET20)
-        makers["scannet200"] = lambda: color_labels(_read_train_ids(scene, SCANNET200), SCANNET200)
-        makers["instances"] = lambda: color_instances(
-            scene.points, scene.instances, meta.groups, meta.options.label_set
+    colorings = {"rgb": Coloring("colours of the scan", scene.colors)}
+    if meta.split != Split.TEST:
+        for label_set in (SCANNET20, SCANNET200):
+            train_ids = read_train_ids(scene, label_set)
+            colorings[label_set.name.lower()] = color_labels(train_ids, label_set)
+        colorings["instances"] = color_instances(
+            scene.instances, meta.groups, meta.options.label_set
         )
-    segments = scene.segments
-    if segments is not None:
+    if scene.segments is not None:
         is_computed = meta.segments_source == "computed"
-        makers["segments"] = lambda: color_segments(segments, is_computed=is_computed)
-    if prediction is not None:
-        truth = None
-        if is_annotated:
-            truth = _read_truth(scene, prediction.label_set)
-        makers |= _compare_predictions(scene.points, prediction, second, truth)
+        colorings["segments"] = color_segments(scene.segments, is_computed=is_computed)
+    colorings["normals"] = color_normals(scene.normals)
     return ViewedScene(
         scene_id=meta.scene_id,
         split=str(meta.split),
@@ -160,97 +172,145 @@ def view_scene(
         points=scene.points,
         normals=scene.normals,
         faces=scene.faces,
-        colorings=Colorings(makers),
+        colorings=colorings,
     )
 
 
-def _read_train_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
+def read_train_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
     """Return the train id of each vertex, int64 (V,); -1 where unlabeled."""
-    raw_ids = getattr(scene, label_set.raw_ids_key)
-    return label_set.train_ids_from_raw_ids(raw_ids, -1)
+    return label_set.train_ids_from_raw_ids(getattr(scene, label_set.raw_ids_key), -1)
 
 
-def _read_truth(scene: ProcessedScene, label_set: LabelSet) -> Truth:
-    """Return the annotation that predictions of a label set are compared with."""
-    return Truth(
-        labels=_read_train_ids(scene, label_set),
-        instances=scene.instances,
-        instance_labels=classes_of_instances(scene.instances, scene.meta.groups, label_set),
-        names=_name_groups(scene.meta.groups, label_set),
+def color_labels(
+    train_ids: NDArray[np.integer[Any]],
+    label_set: LabelSet,
+    *,
+    title: str = "",
+    notes: Mapping[int, str] | None = None,
+) -> Coloring:
+    """Colour vertices by the official colour of their class; other numbers are unlabeled.
+
+    Args:
+        train_ids: Integers (V,).
+        label_set: The label set of the train ids.
+        title: Title of the colouring; by default the name of the label set.
+        notes: The notes of those classes that have one, by train id.
+    """
+    is_class = (train_ids >= 0) & (train_ids < len(label_set))
+    return categorize(
+        np.where(is_class, train_ids, -1),
+        title=title or label_set.name,
+        name_of=label_set.names.__getitem__,
+        color_of=label_set.colors.__getitem__,
+        notes=notes,
     )
-
-
-def _compare_predictions(
-    points: NDArray[np.float32],
-    first: Prediction,
-    second: Prediction | None,
-    truth: Truth | None,
-) -> dict[str, Callable[[], Coloring]]:
-    """Return functions that make the colourings of one or two predictions."""
-    makers = {"prediction": lambda: color_prediction(first, points, truth)}
-    if truth is not None:
-        makers["error"] = lambda: color_error(first, truth)
-    if second is None:
-        return makers
-    makers["prediction-2"] = lambda: color_prediction(
-        second, points, truth, other=first, name="prediction-2"
-    )
-    if truth is not None:
-        makers["error-2"] = lambda: color_error(second, truth, name="error-2")
-    makers["difference"] = lambda: color_difference(first, second, truth)
-    return makers
-
-
-def color_labels(train_ids: NDArray[np.integer[Any]], label_set: LabelSet) -> Coloring:
-    """Colour vertices by the official colour of their class; other numbers are unlabeled."""
-    return color_classes(label_set.name.lower(), train_ids, label_set, title=label_set.name)
 
 
 def color_instances(
-    points: NDArray[np.floating[Any]],
     instances: NDArray[np.integer[Any]],
     groups: Sequence[AnnotatedGroup] = (),
     label_set: LabelSet = SCANNET20,
 ) -> Coloring:
-    """Colour vertices by instance: neighbours have colours that differ.
+    """Colour vertices by instance.
 
     Args:
-        points: (V, 3), metres.
         instances: Integers (V,), negative for none.
         groups: The annotated groups, by which instances are named.
         label_set: The label set of the names.
     """
-    names = _name_groups(groups, label_set)
-
-    def name_of(instance: int) -> str:
-        return names.get(instance, f"instance {instance}")
-
+    names = name_groups(groups, label_set)
     return categorize(
-        "instances",
         instances,
         title="instances",
-        name_of=name_of,
-        color_of=choose_colors(points, instances).__getitem__,
+        name_of=lambda instance: names.get(instance, f"instance {instance}"),
+        color_of=color_instance,
         groups={group.id: group for group in groups},
         is_per_scene=True,
     )
 
 
+def color_instance(number: int) -> Color:
+    """Return the colour of an instance."""
+    return INSTANCE_COLORS[number % len(INSTANCE_COLORS)]
+
+
 def color_segments(segments: NDArray[np.integer[Any]], *, is_computed: bool = False) -> Coloring:
     """Colour vertices by segment; the title shows if the segments are not from the release."""
-    title = "computed segments" if is_computed else "segments"
     return categorize(
-        "segments", segments, title=title, name_of="segment {}".format, is_per_scene=True
+        segments,
+        title="computed segments" if is_computed else "segments",
+        name_of="segment {}".format,
+        color_of=_color_segment,
+        is_per_scene=True,
     )
+
+
+def _color_segment(number: int) -> Color:
+    """Return a colour that differs from those of similar numbers."""
+    # Multiplicative hashing (Knuth): the upper bits of the product are well mixed.
+    mixed = number * 2_654_435_769 % (1 << 32)
+    red, green, blue = (64 + (mixed >> shift & 255) * 3 // 4 for shift in (24, 16, 8))
+    return red, green, blue
 
 
 def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
     """Colour vertices by their normal: -1..1 of x, y, z as 0..255 of red, green, blue."""
     scaled = normals.astype(np.float32) * np.float32(127.5) + np.float32(128)
-    return Coloring("normals", "normals", scaled.clip(0, 255).astype(np.uint8))
+    return Coloring("normals", scaled.clip(0, 255).astype(np.uint8))
 
 
-def _name_groups(groups: Sequence[AnnotatedGroup], label_set: LabelSet) -> dict[int, str]:
+def categorize(
+    numbers: NDArray[np.integer[Any]],
+    *,
+    title: str,
+    name_of: Callable[[int], str],
+    color_of: Callable[[int], Color],
+    groups: Mapping[int, AnnotatedGroup] | None = None,
+    notes: Mapping[int, str] | None = None,
+    tables: tuple[Explanation, ...] = (),
+    is_per_scene: bool = False,
+) -> Coloring:
+    """Make a category of each number that occurs, and one of all negative numbers.
+
+    Args:
+        numbers: (V,), the number of each vertex.
+        title: Title of the colouring.
+        name_of: Returns the name of a number.
+        color_of: Returns the colour of a number.
+        groups: The annotated groups of those numbers that have one.
+        notes: The notes of those numbers that have one.
+        tables: The tables of the colouring.
+        is_per_scene: As in `Coloring`.
+    """
+    groups = groups or {}
+    notes = notes or {}
+    # The numbers that occur, (C,): the most frequent first, negative ones last, as one.
+    numbers = np.maximum(numbers.astype(np.int64), -1)
+    values, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    order = np.lexsort([-counts, values < 0])
+    categories = []
+    for value, count in zip(values[order].tolist(), counts[order].tolist(), strict=True):
+        group = groups.get(value)
+        categories.append(
+            Category(
+                name=UNLABELED if value < 0 else name_of(value),
+                color=UNLABELED_COLOR if value < 0 else color_of(value),
+                count=count,
+                raw_category=group.raw_category if group else "",
+                object_id=group.object_id if group else None,
+                note=notes.get(value, ""),
+            )
+        )
+
+    # The category of each vertex, (V,): `argsort` inverts the order, and so gives the new position
+    # of each value.
+    dtype = np.uint16 if len(order) <= 1 << 16 else np.uint32
+    indices = np.argsort(order).astype(dtype)[inverse.reshape(-1)]
+    colors = np.array([category.color for category in categories], np.uint8)[indices]
+    return Coloring(title, colors, tuple(categories), indices, tables, is_per_scene=is_per_scene)
+
+
+def name_groups(groups: Sequence[AnnotatedGroup], label_set: LabelSet) -> dict[int, str]:
     """Name groups after class and raw category, such as `chair 12 (office chair)`.
 
     A group without a class, or whose raw category is its class, has one name only: `chair 12`.

@@ -1,9 +1,10 @@
-"""Pages of samples in notebooks: the page in a frame, and a picture where scripts are disabled."""
+"""Pictures and pages of samples: in notebooks, and to see the effect of a transform."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
-from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,26 +12,41 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.images import encode_png
 from scannet_prep.errors import UsageError
-from scannet_prep.evaluation.instance import InstancePrediction
-from scannet_prep.release.label_sets import LabelSet, parse_label_set
-from scannet_prep.view.categories import UNLABELED
-from scannet_prep.view.coloring import COLORINGS, ViewedScene
-from scannet_prep.view.markup import element, embed_png, to_html
+from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
+from scannet_prep.view.coloring import (
+    Coloring,
+    ViewedScene,
+    color_instances,
+    color_labels,
+    color_normals,
+    color_segments,
+)
 from scannet_prep.view.page import make_scene_page
-from scannet_prep.view.png import encode_png
-from scannet_prep.view.predicted import Prediction, Truth, color_error, color_prediction
-from scannet_prep.view.renderer import PictureOptions, choose_samples, render_scene
-from scannet_prep.view.sample import choose_label_set, view_sample
+from scannet_prep.view.picture import PictureOptions, View, draw_scene
+from scannet_prep.view.predictions import Prediction, Truth, color_predictions
 
 Predicted: TypeAlias = "ArrayLike | InstancePrediction | Mapping[str, ArrayLike]"
 
-_HEIGHT = 600
-_PICTURE_WIDTH = 800
-_PICTURE_HEIGHT = 600
+_NOTEBOOK_SIZE = (640, 480)
+_LABEL_SETS = {label_set.name: label_set for label_set in (SCANNET20, SCANNET200)}
 _HINT_PREDICTIONS = (
     "pass train ids, integers (V,), or masks (M, V) with labels (M,) and scores (M,)"
 )
+_HINT_LABEL_SET = "name the label set of the labels: labels=SCANNET20"
+# The type of each array of a sample, as letters of NumPy's `dtype.kind`, and the shape of a row.
+_ARRAYS: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "points": ("f", (3,)),
+    "colors": ("u", (3,)),
+    "labels": ("iu", ()),
+    "instances": ("iu", ()),
+    "segments": ("iu", ()),
+    "normals": ("f", (3,)),
+    "faces": ("iu", (3,)),
+}
+_KIND_NAMES = {"f": "floats", "u": "uint8", "iu": "integers"}
 
 
 class NotebookPage:
@@ -71,21 +87,50 @@ class NotebookPage:
 
         Programs that remove frames, such as GitHub and untrusted notebooks, leave the picture.
         """
-        frame = element(
-            "iframe",
-            srcdoc=self.html.decode(),
-            title=self._name,
-            allow="clipboard-write; fullscreen",
-            style="position: absolute; inset: 0; width: 100%; height: 100%; border: 0",
+        picture = _embed_picture(self.picture, self._name)
+        return (
+            f'<div style="position: relative; width: 100%; height: {self._height}px">{picture}'
+            f'<iframe title="{escape(self._name)}" srcdoc="{escape(self.html.decode())}" '
+            'allow="clipboard-write; fullscreen" '
+            'style="position: absolute; inset: 0; width: 100%; height: 100%; border: 0">'
+            "</iframe></div>"
         )
-        picture = element(
-            "img",
-            alt=self._name,
-            src=embed_png(self.picture),
-            style="max-width: 100%; max-height: 100%",
-        )
-        style = f"position: relative; width: 100%; height: {self._height}px"
-        return to_html(element("div", picture, frame, style=style)).decode()
+
+
+def render(
+    sample: Mapping[str, Any],
+    color: str = "labels",
+    *,
+    labels: LabelSet | str | None = None,
+    view: str = "orbit",
+    size: tuple[int, int] = (800, 600),
+    legend: bool = True,
+) -> NDArray[np.uint8]:
+    """Draw a sample, without a display and without a graphics library.
+
+    Surfaces are not drawn from behind: the picture shows the inside of a room through its nearer
+    walls and its ceiling.
+
+    Args:
+        sample: A sample of `ScanNet`, with or without transforms.
+        color: `labels`, `rgb`, `instances`, `segments` or `normals`.
+        labels: The label set of the labels: SCANNET20, SCANNET200, or its name, such as
+            `"scannet200"`. By default `sample["label_set"]`; if both are given, they must be equal.
+            If the sample has labels, one of them is required.
+        view: `orbit` (from a corner), `top`, or azimuth and elevation in degrees, such as `-60,40`.
+        size: Width and height, in pixels.
+        legend: Whether to list the classes, with their share of the vertices.
+
+    Returns:
+        uint8 (height, width, 3), red, green, blue.
+
+    Raises:
+        UsageError: The sample cannot be drawn; the message gives the reason.
+    """
+    label_set = _choose_label_set(sample, labels)
+    scene = _view_sample(sample, label_set)
+    options = PictureOptions(view=View.parse(view), size=size, has_legend=legend)
+    return draw_scene(scene, scene.choose(color, label_set or SCANNET20), options)
 
 
 def show(
@@ -94,7 +139,7 @@ def show(
     *,
     labels: LabelSet | str | None = None,
     color: str = "",
-    height: int = _HEIGHT,
+    height: int = 600,
 ) -> NotebookPage:
     """Show a sample in a notebook, as a page with all its colourings.
 
@@ -115,46 +160,143 @@ def show(
         UsageError: The sample cannot be shown, or the predictions do not match it; the message
             gives the reason.
     """
-    label_set = None if labels is None else parse_label_set(labels)
-    scene = view_sample(sample, label_set)
+    label_set = _choose_label_set(sample, labels)
+    scene = _view_sample(sample, label_set)
     if predictions is not None:
-        label_set = choose_label_set(sample, label_set, is_needed=True)
-        values = _read_predictions(predictions, len(scene.points), len(label_set))
-        scene = _add_prediction(scene, sample, Prediction(label_set, values))
-    color = _choose_color(scene, color)
-    options = PictureOptions(
-        _PICTURE_WIDTH,
-        _PICTURE_HEIGHT,
-        samples=choose_samples(_PICTURE_WIDTH, _PICTURE_HEIGHT),
-        has_edges=True,
-    )
-    picture = encode_png(render_scene(scene, color, options))
+        if label_set is None:
+            raise UsageError("the label set of the predictions is not known", _HINT_LABEL_SET)
+        values = _read_predictions(predictions, len(scene.points), label_set)
+        truth = _read_truth(sample, label_set, values)
+        scene.colorings.update(color_predictions([Prediction(label_set, values)], truth))
+    color = scene.choose(color, label_set or SCANNET20)
+    picture = encode_png(draw_scene(scene, color))
     page = make_scene_page(scene, color=color, picture=picture)
     return NotebookPage(scene.scene_id or "a sample", page, picture, height)
 
 
-def _choose_color(scene: ViewedScene, color: str) -> str:
-    """Return the requested colouring, or the default one.
+def draw_sample(sample: Mapping[str, Any]) -> bytes | None:
+    """Draw a sample for a notebook as PNG; return None if it has nothing to show."""
+    label_set = _choose_label_set(sample, None)
+    try:
+        scene = _view_sample(sample, label_set)
+    except UsageError:
+        return None
+    color = scene.choose("", label_set or SCANNET20)
+    return encode_png(draw_scene(scene, color, PictureOptions(size=_NOTEBOOK_SIZE)))
+
+
+def describe_sample(sample: Mapping[str, Any]) -> str:
+    """Return the text and the picture of a sample for a notebook, as HTML."""
+    text = f"<pre>{escape(repr(sample))}</pre>"
+    picture = draw_sample(sample)
+    if picture is None:
+        return text
+    return text + _embed_picture(picture, str(sample.get("scene_id", "sample")))
+
+
+def _embed_picture(png: bytes, name: str) -> str:
+    """Return an element that contains a picture."""
+    data = base64.b64encode(png).decode()
+    style = "max-width: 100%; max-height: 100%"
+    return f'<img alt="{escape(name)}" src="data:image/png;base64,{data}" style="{style}">'
+
+
+def _choose_label_set(sample: Mapping[str, Any], labels: LabelSet | str | None) -> LabelSet | None:
+    """Choose the label set of a sample: the requested one, or its own; None if it is not known.
 
     Raises:
-        UsageError: The scene has no such colouring.
+        UsageError: They differ.
     """
-    class_colorings = [name for name in ("scannet20", "scannet200") if name in scene.colorings]
-    if color == "labels" and class_colorings:
-        return class_colorings[0]
-    if color:
-        scene.check_coloring(color)
-        return color
-    # Unlabeled is listed last: it comes first only if no vertex has a label.
-    labeled = [
-        name for name in class_colorings if scene.colorings[name].categories[0].name != UNLABELED
-    ]
-    preferred = ("prediction", *labeled, "rgb", *scene.colorings)
-    return next(name for name in preferred if name in scene.colorings)
+    own = _LABEL_SETS.get(str(sample.get("label_set", "")))
+    if labels is None:
+        return own
+    requested = parse_label_set(labels)
+    if own not in (None, requested):
+        raise UsageError(
+            f"labels is {requested.name}, but the labels of the sample are of {own.name}",
+            "leave out labels=..., or read the sample with ScanNet(..., labels=...)",
+        )
+    return requested
+
+
+def _view_sample(sample: Mapping[str, Any], label_set: LabelSet | None) -> ViewedScene:
+    """Check a sample, and make its colourings.
+
+    Raises:
+        UsageError: An array has another type or shape or invalid values; the label set of the
+            labels is not known; or there is nothing to draw.
+    """
+    arrays = _read_arrays(sample)
+    colorings: dict[str, Coloring] = {}
+    if "colors" in arrays:
+        colorings["rgb"] = Coloring("colours of the scan", arrays["colors"])
+    if "labels" in arrays:
+        if label_set is None:
+            raise UsageError("the label set of the labels is not known", _HINT_LABEL_SET)
+        labels = arrays["labels"]
+        # Samples of test scenes have labels, too.
+        if ((labels >= 0) & (labels < len(label_set))).any():
+            colorings[label_set.name.lower()] = color_labels(labels, label_set)
+    if "instances" in arrays:
+        colorings["instances"] = color_instances(arrays["instances"])
+    if "segments" in arrays:
+        colorings["segments"] = color_segments(arrays["segments"])
+    if "normals" in arrays:
+        colorings["normals"] = color_normals(arrays["normals"])
+    if "points" not in arrays or not colorings:
+        raise UsageError(
+            "the sample has no points, or no array to colour them by",
+            f"it has: {', '.join(map(str, sample))}",
+        )
+    return ViewedScene(
+        scene_id=str(sample.get("scene_id", "")),
+        split="",
+        frame="",
+        points=arrays["points"].astype(np.float32, copy=False),
+        normals=arrays.get("normals"),
+        faces=arrays.get("faces"),
+        colorings=colorings,
+    )
+
+
+def _read_arrays(sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return the arrays or tensors of a sample that a page shows, and check them.
+
+    Colours that a transform has made floats are left out.
+
+    Raises:
+        UsageError: One has another type or shape, or invalid values.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for key, (kinds, row_shape) in _ARRAYS.items():
+        if key not in sample:
+            continue
+        array = np.asarray(sample[key])
+        if key == "colors" and array.dtype.kind == "f":
+            continue
+        row_count = array.shape[0] if array.ndim else 0
+        if "points" in arrays and key != "faces":
+            row_count = len(arrays["points"])
+        has_kind = array.dtype == np.uint8 if kinds == "u" else array.dtype.kind in kinds
+        if not has_kind or array.shape != (row_count, *row_shape):
+            shape = ", ".join(map(str, (row_count or "any number", *row_shape)))
+            raise UsageError(
+                f"{key}: found {array.dtype} {array.shape}, expected {_KIND_NAMES[kinds]} ({shape})"
+            )
+        if kinds == "f" and not (len(array) and np.isfinite(array).all()):
+            raise UsageError(f"{key}: there are none, or not all are finite")
+        arrays[key] = array
+    faces = arrays.get("faces", np.zeros((0, 3), np.int32))
+    if faces.size and (faces.min() < 0 or faces.max() >= len(arrays["points"])):
+        raise UsageError(
+            f"faces: refer to vertices {faces.min()}..{faces.max()}, "
+            f"but there are {len(arrays['points']):,}"
+        )
+    return arrays
 
 
 def _read_predictions(
-    predictions: Predicted, vertex_count: int, class_count: int
+    predictions: Predicted, vertex_count: int, label_set: LabelSet
 ) -> NDArray[np.int64] | InstancePrediction:
     """Check predictions.
 
@@ -165,67 +307,37 @@ def _read_predictions(
         missing = [key for key in InstancePrediction._fields if key not in predictions]
         if missing:
             raise UsageError(f"the predictions have no {missing[0]!r}", _HINT_PREDICTIONS)
-        fields = (predictions[key] for key in InstancePrediction._fields)
-        predictions = InstancePrediction(*fields)
+        predictions = InstancePrediction(**predictions)
     if isinstance(predictions, InstancePrediction):
-        masks = np.asarray(predictions.masks)
+        predictions = InstancePrediction(*check_prediction(predictions, vertex_count))
         ids = np.asarray(predictions.labels)
-        scores = np.asarray(predictions.scores)
-        if masks.ndim != 2 or masks.shape[1] != vertex_count:
+    else:
+        ids = np.asarray(predictions)
+        if ids.shape != (vertex_count,) or ids.dtype.kind not in "iu":
             raise UsageError(
-                f"predictions: found masks {masks.shape}, expected (any number, {vertex_count})",
+                f"predictions: found {ids.dtype} {ids.shape}, expected integers ({vertex_count},)",
                 _HINT_PREDICTIONS,
             )
-        if ids.shape != (len(masks),) or scores.shape != (len(masks),):
-            raise UsageError(
-                f"predictions: found labels {ids.shape} and scores {scores.shape}, "
-                f"expected both ({len(masks)},)",
-                _HINT_PREDICTIONS,
-            )
-        _check_ids(ids, class_count)
-        return InstancePrediction(masks.astype(np.bool_), ids.astype(np.int64), scores)
-    ids = np.asarray(predictions)
-    if ids.shape != (vertex_count,):
+    if ids.max(initial=-1) >= len(label_set):
         raise UsageError(
-            f"predictions: found {ids.dtype} {ids.shape}, expected integers ({vertex_count},)",
-            _HINT_PREDICTIONS,
-        )
-    _check_ids(ids, class_count)
-    return ids.astype(np.int64)
-
-
-def _check_ids(ids: NDArray[Any], class_count: int) -> None:
-    """Check that ids are train ids, or negative.
-
-    Raises:
-        UsageError: They are not integers, or too large.
-    """
-    if ids.size and ids.dtype.kind not in "iu":
-        raise UsageError(f"predictions: found {ids.dtype}, expected integers", _HINT_PREDICTIONS)
-    if ids.size and ids.max() >= class_count:
-        raise UsageError(
-            f"predictions: found train id {ids.max()}, expected -1..{class_count - 1}",
+            f"predictions: found train id {ids.max()}, expected -1..{len(label_set) - 1}",
             "subtract 1 if train ids count from 1, or name the label set: labels=...",
         )
+    return predictions if isinstance(predictions, InstancePrediction) else ids.astype(np.int64)
 
 
-def _add_prediction(
-    scene: ViewedScene, sample: Mapping[str, Any], prediction: Prediction
-) -> ViewedScene:
-    """Add the colourings of a prediction, and those of its errors if the sample has labels."""
-    colorings = {**scene.colorings, "prediction": color_prediction(prediction, scene.points)}
-    label_set = prediction.label_set
-    if label_set.name.lower() in colorings:
-        labels = np.asarray(sample["labels"]).astype(np.int64)
-        labels = np.where((labels >= 0) & (labels < len(label_set)), labels, -1)
-        # Without instances, only the classes can be compared.
-        instances = np.asarray(sample.get("instances", np.full(len(labels), -1)))
-        is_comparable = "instances" in sample or not isinstance(
-            prediction.values, InstancePrediction
-        )
-        if is_comparable:
-            # A sample has no groups: the class of an instance is that of its vertices.
-            truth = Truth(labels, instances, instance_labels=labels)
-            colorings["error"] = color_error(prediction, truth)
-    in_order = {name: colorings[name] for name in COLORINGS if name in colorings}
-    return replace(scene, colorings=in_order)
+def _read_truth(
+    sample: Mapping[str, Any],
+    label_set: LabelSet,
+    values: NDArray[np.int64] | InstancePrediction,
+) -> Truth | None:
+    """Return the annotation of a sample, which `_view_sample` has checked; None if it has none."""
+    is_instance = isinstance(values, InstancePrediction)
+    if "labels" not in sample or (is_instance and "instances" not in sample):
+        return None
+    labels = np.asarray(sample["labels"]).astype(np.int64)
+    labels = np.where((labels >= 0) & (labels < len(label_set)), labels, -1)
+    # Without instances, only the classes can be compared.
+    instances = np.asarray(sample.get("instances", np.full(len(labels), -1)))
+    # A sample has no groups: the class of an instance is that of its vertices.
+    return Truth(labels, instances, instance_labels=labels)

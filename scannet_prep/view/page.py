@@ -23,8 +23,7 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.view.categories import UNLABELED, Category, Coloring
-from scannet_prep.view.coloring import ViewedScene
+from scannet_prep.view.coloring import UNLABELED, Category, Coloring, ViewedScene
 
 # The longest side of the scene's box has so many steps: in a room, a step is about 0.1 mm.
 _STEPS = 65_535
@@ -61,9 +60,9 @@ def make_scene_page(
     arrays: dict[str, NDArray[Any]] = {"steps": np.diff(grid, axis=0, prepend=np.uint16(0))}
     if scene.faces is not None:
         arrays["faces"] = _pack_faces(scene.faces)
-    colorings = list(scene.colorings.values())
-    for coloring in colorings:
-        arrays[f"color-{coloring.name}"] = _find_values(coloring)
+    colorings = scene.colorings.items()
+    for name, coloring in colorings:
+        arrays[f"color-{name}"] = _find_values(coloring)
 
     data = {
         "name": scene.scene_id,
@@ -74,7 +73,7 @@ def make_scene_page(
         "spacing": _estimate_spacing(grid, step),
         "unlabeled": UNLABELED,
         "arrays": [{"name": name, "dtype": str(array.dtype)} for name, array in arrays.items()],
-        "colorings": [_describe_coloring(coloring) for coloring in colorings],
+        "colorings": [_describe_coloring(*each) for each in colorings],
     }
     # Escape "<", so that no name can end the element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
@@ -94,8 +93,8 @@ def make_scene_page(
         name=escape(scene.scene_id),
         facts=escape(_describe_scene(scene, size)),
         home='<a href="/">All scenes</a>' if is_served else "",
-        choices="".join(map(_make_choice, colorings)),
-        options="".join(map(_make_option, colorings)),
+        choices="".join(_make_choice(*each) for each in colorings),
+        options="".join(_make_option(*each) for each in colorings),
         still=still,
         low=math.floor(origin[2]),
         high=math.ceil(origin[2] + size[2]),
@@ -140,10 +139,10 @@ def _describe_scene(scene: ViewedScene, size: NDArray[np.float64]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _describe_coloring(coloring: Coloring) -> dict[str, Any]:
+def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:
     """Describe a colouring for the script."""
     return {
-        "name": coloring.name,
+        "name": name,
         "title": coloring.title,
         "isPerScene": coloring.is_per_scene,
         "categories": [_describe_category(category) for category in coloring.categories],
@@ -167,16 +166,16 @@ def _describe_category(category: Category) -> dict[str, Any]:
     return {key: value for key, value in description.items() if value not in ("", None)}
 
 
-def _make_choice(coloring: Coloring) -> str:
+def _make_choice(name: str, coloring: Coloring) -> str:
     """Make the button that chooses a colouring."""
-    name = escape(coloring.name)
+    name = escape(name)
     field = f'<input type="radio" name="color" value="{name}">'
     return f'<label title="{escape(coloring.title)}">{field}{name}</label>'
 
 
-def _make_option(coloring: Coloring) -> str:
+def _make_option(name: str, coloring: Coloring) -> str:
     """Make the line of a list that chooses a colouring."""
-    return f'<option value="{escape(coloring.name)}">{escape(coloring.title)}</option>'
+    return f'<option value="{escape(name)}">{escape(coloring.title)}</option>'
 
 
 def _estimate_spacing(grid: NDArray[np.uint16], step: float) -> float:

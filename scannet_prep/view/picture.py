@@ -1,0 +1,317 @@
+"""Pictures of scenes: the triangles or points that face the camera, the farthest first.
+
+This is the painter's algorithm, drawn by Pillow. Where triangles interlock, a few pixels show the
+one behind. Surfaces are drawn from the side that was scanned: the picture shows the inside of a
+room through its nearer walls.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import UsageError
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
+from scannet_prep.view.coloring import Coloring, ViewedScene
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+THUMBNAIL_SIZE = (320, 240)
+"""Width and height of a picture of which several are shown at once, in pixels."""
+
+_FIELD_OF_VIEW = math.radians(40)
+# The direction to the light, along the axes of the camera, and the brightness of surfaces that face
+# away from it.
+_LIGHT = np.array([0.35, 0.45, 0.82])
+_AMBIENT = 0.86
+# Pictures are drawn so much larger and then made smaller, for smooth edges.
+_SAMPLES = 2
+# Share of the width or the height that the scene fills, and share of the width beside a legend.
+_FILLED = 0.96
+_BESIDE_LEGEND = 0.74
+# Radius of a point, in mean distances between neighbours: the distances vary.
+_SPREAD = 0.9
+# Width of the cells that measure the area of surfaces.
+_CELL_M = 0.1
+# Thumbnails show every fourth point, twice as large.
+_THUMBNAIL_STEP = 4
+# Points on surfaces that face away from the camera, by the cosine of the angle, are not drawn.
+_MIN_COSINE = -0.2
+_VIEWS = {"orbit": (-60.0, 40.0), "top": (-90.0, 90.0)}
+_ANGLES = re.compile(r"(-?\d+(?:\.\d+)?),(-?\d+(?:\.\d+)?)")
+_MAX_PIXELS = 1 << 26
+_HINT_NAMES = "the legend of a picture lists the names of its classes"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A direction to look from, in degrees; from straight above, there is no perspective.
+
+    Attributes:
+        azimuth: Turn about the vertical axis; 0 is the side of greater x.
+        elevation: Height above the horizon, -90 to 90.
+    """
+
+    azimuth: float = -60.0
+    elevation: float = 40.0
+
+    @classmethod
+    def parse(cls, text: str) -> View:
+        """Parse `orbit`, `top`, or azimuth and elevation.
+
+        Raises:
+            UsageError: It is none of these.
+        """
+        if text in _VIEWS:
+            return cls(*_VIEWS[text])
+        match = _ANGLES.fullmatch(text)
+        if match is None or abs(float(match[2])) > 90:
+            raise UsageError(
+                f"{text!r:.80} is not a view",
+                "views are orbit, top, and azimuth and elevation in degrees, such as -60,40",
+            )
+        return cls(float(match[1]), float(match[2]))
+
+    @property
+    def axes(self) -> NDArray[np.float64]:
+        """Unit vectors to the right, up, and towards the camera, as rows, (3, 3)."""
+        azimuth = math.radians(self.azimuth)
+        elevation = math.radians(self.elevation)
+        level = math.cos(elevation)
+        right = np.array([-math.sin(azimuth), math.cos(azimuth), 0.0])
+        back = np.array([level * math.cos(azimuth), level * math.sin(azimuth), math.sin(elevation)])
+        return np.stack([right, np.cross(back, right), back])
+
+    def project(self, points: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return positions to the right and down, (V, 2), and distances from the camera, (V,)."""
+        points = points.astype(np.float64)
+        middle = (points.min(axis=0) + points.max(axis=0)) / 2
+        reach = np.linalg.norm(np.ptp(points, axis=0)) / 2
+        # A scene of one point has no extent.
+        distance = (reach or 1.0) / math.sin(_FIELD_OF_VIEW / 2)
+        right, up, towards = ((points - middle) @ self.axes.T).T
+        depths = distance - towards
+        has_perspective = abs(self.elevation) != 90
+        scale = 1 / (depths if has_perspective else np.full_like(depths, distance))
+        return np.stack([right * scale, -up * scale], axis=1), depths
+
+
+@dataclass(frozen=True, slots=True)
+class PictureOptions:
+    """Options of a picture.
+
+    Attributes:
+        view: The direction.
+        size: Width and height, in pixels.
+        hidden: Names of categories that are left out. A triangle is left out with each of its
+            corners.
+        has_legend: Whether title and categories are listed.
+        is_thumbnail: Whether few points are enough.
+    """
+
+    view: View = View()
+    size: tuple[int, int] = (800, 600)
+    hidden: tuple[str, ...] = ()
+    has_legend: bool = True
+    is_thumbnail: bool = False
+
+
+THUMBNAIL = PictureOptions(size=THUMBNAIL_SIZE, has_legend=False, is_thumbnail=True)
+
+
+def draw_scene(
+    scene: ViewedScene, color: str, options: PictureOptions | None = None
+) -> NDArray[np.uint8]:
+    """Draw a scene in one of its colourings.
+
+    Args:
+        scene: The scene: its triangles if it has faces, otherwise its points.
+        color: The name of the colouring.
+        options: Options of the picture.
+
+    Returns:
+        uint8 (height, width, 3), red, green, blue.
+
+    Raises:
+        UsageError: The picture has no or too many pixels, or no class has a hidden name.
+    """
+    from PIL import Image
+
+    options = options or PictureOptions()
+    width, height = options.size
+    if min(options.size) < 1 or width * height > _MAX_PIXELS:
+        raise UsageError(
+            f"a picture of {width:,} x {height:,} pixels cannot be drawn",
+            f"at most {_MAX_PIXELS:,} pixels, such as 800x600",
+        )
+    coloring = scene.colorings[color]
+    image = Image.new("RGB", (width * _SAMPLES, height * _SAMPLES), "white")
+    # The part of the image for the scene: left of the legend, and below the title.
+    top = 0
+    area = np.array(image.size)
+    if options.has_legend:
+        top = 2 * _choose_text_size(height) * _SAMPLES
+        area = area * (_BESIDE_LEGEND if coloring.categories else 1, 1) - (0, top)
+
+    positions, depths = options.view.project(scene.points)
+    low, high = positions.min(axis=0), positions.max(axis=0)
+    # All points may have the same position.
+    scale = float((_FILLED * area / (high - low).clip(0.1)).min())
+    vertices = _Vertices(
+        positions=(positions - (low + high) / 2) * scale + area / 2 + (0, top),
+        depths=depths,
+        colors=_shade(scene, coloring, options.view),
+        is_shown=~_find_hidden(scene, options.hidden),
+    )
+    if scene.faces is None or options.is_thumbnail:
+        _draw_points(image, scene, vertices, scale, options)
+    else:
+        _draw_triangles(image, scene.faces, vertices)
+    image = image.resize((width, height), Image.Resampling.BOX)
+    if options.has_legend:
+        title = ", ".join(filter(None, (scene.scene_id, coloring.title)))
+        _draw_legend(image, title, coloring, options.hidden)
+    return np.array(image)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Vertices:
+    """The vertices in a picture.
+
+    Attributes:
+        positions: float64 (V, 2), pixels to the right and down.
+        depths: float64 (V,), distances from the camera.
+        colors: uint8 (V, 3).
+        is_shown: bool (V,), whether they are not hidden.
+    """
+
+    positions: NDArray[np.float64]
+    depths: NDArray[np.float64]
+    colors: NDArray[np.uint8]
+    is_shown: NDArray[np.bool_]
+
+
+def _find_hidden(scene: ViewedScene, names: Collection[str]) -> NDArray[np.bool_]:
+    """Find the vertices that have a category of these names in any colouring, (V,).
+
+    Raises:
+        UsageError: Neither the scene nor a label set has such a name.
+    """
+    is_hidden = np.zeros(len(scene.points), np.bool_)
+    known = {*SCANNET20.names, *SCANNET200.names}
+    for coloring in scene.colorings.values():
+        if coloring.indices is not None:
+            of_coloring = [category.name for category in coloring.categories]
+            is_hidden |= np.isin(of_coloring, list(names))[coloring.indices]
+            known.update(of_coloring)
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise UsageError(f"there is no class {unknown[0]!r:.80} to hide", _HINT_NAMES)
+    return is_hidden
+
+
+def _shade(scene: ViewedScene, coloring: Coloring, view: View) -> NDArray[np.uint8]:
+    """Return the colours of the vertices, (V, 3); those of categories depend on the light."""
+    if coloring.indices is None or scene.normals is None:
+        return coloring.colors
+    light = (scene.normals.astype(np.float32) @ (_LIGHT @ view.axes).astype(np.float32)).clip(0, 1)
+    brightness = _AMBIENT + (1 - _AMBIENT) * light
+    return (coloring.colors * brightness[:, np.newaxis]).astype(np.uint8)
+
+
+def _draw_triangles(image: Image.Image, faces: NDArray[np.int32], vertices: _Vertices) -> None:
+    """Draw the triangles that face the camera.
+
+    Each has the colour of its first corner: classes are never mixed.
+    """
+    from PIL import ImageDraw
+
+    faces = faces[vertices.is_shown[faces].all(axis=1)]
+    corners = vertices.positions[faces]
+    first = corners[:, 1] - corners[:, 0]
+    second = corners[:, 2] - corners[:, 0]
+    # y points down: counter-clockwise triangles have a negative cross product.
+    front = np.flatnonzero(first[:, 0] * second[:, 1] < first[:, 1] * second[:, 0])
+    order = front[np.argsort(-vertices.depths[faces[front]].mean(axis=1))]
+    triangles = corners[order].reshape(-1, 6).tolist()
+    fills = vertices.colors[faces[order, 0]].tolist()
+    draw = ImageDraw.Draw(image)
+    for triangle, fill in zip(triangles, fills, strict=True):
+        draw.polygon(triangle, fill=tuple(fill))
+
+
+def _draw_points(
+    image: Image.Image,
+    scene: ViewedScene,
+    vertices: _Vertices,
+    scale: float,
+    options: PictureOptions,
+) -> None:
+    """Draw the points on surfaces that face the camera, as discs."""
+    from PIL import ImageDraw
+
+    is_drawn = vertices.is_shown.copy()
+    if scene.normals is not None:
+        is_drawn &= scene.normals.astype(np.float32) @ options.view.axes[2] >= _MIN_COSINE
+    shown = np.flatnonzero(is_drawn)
+    radius = _SPREAD * estimate_spacing(scene.points)
+    if options.is_thumbnail:
+        shown = shown[::_THUMBNAIL_STEP]
+        radius *= math.sqrt(_THUMBNAIL_STEP)
+    order = shown[np.argsort(-vertices.depths[shown])]
+    radii = (radius * scale / vertices.depths[order])[:, np.newaxis].clip(0.5)
+    positions = vertices.positions[order]
+    boxes = np.concatenate([positions - radii, positions + radii], axis=1).tolist()
+    draw = ImageDraw.Draw(image)
+    for box, fill in zip(boxes, vertices.colors[order].tolist(), strict=True):
+        draw.ellipse(box, fill=tuple(fill))
+
+
+def estimate_spacing(points: NDArray[np.floating[Any]]) -> float:
+    """Estimate the distance between neighbours on a surface, in metres, from points (V, 3).
+
+    A surface has about the area of the cells of a grid that contain points.
+    """
+    cells = np.floor((points - points.min(axis=0)) / _CELL_M).astype(np.int64)
+    # One number for each cell; a scene is less than 100 km wide.
+    filled_count = len(np.unique(cells @ np.array([1, 1 << 20, 1 << 40])))
+    return _CELL_M * math.sqrt(filled_count / len(points))
+
+
+def _draw_legend(
+    image: Image.Image, title: str, coloring: Coloring, hidden: Collection[str]
+) -> None:
+    """Draw the title, and the names, colours and shares of the categories, the largest first."""
+    from PIL import ImageDraw, ImageFont
+
+    draw = ImageDraw.Draw(image)
+    text_size = _choose_text_size(image.height)
+    font = ImageFont.load_default(text_size)
+    line = round(1.4 * text_size)
+    draw.text((line, line // 2), title, fill="black", font=font)
+
+    left = round((_BESIDE_LEGEND + 0.01) * image.width)
+    listed = [category for category in coloring.categories if category.name not in hidden]
+    line_count = image.height // line - 2
+    left_out = len(listed) - line_count
+    for number, category in enumerate(listed[:line_count]):
+        top = line // 2 + number * line
+        draw.rectangle((left, top, left + text_size, top + text_size), fill=category.color)
+        share = f"{100 * category.count / len(coloring.colors):.1f} %"
+        draw.text((left + 3 * line, top), share, fill="black", font=font, anchor="ra")
+        draw.text((left + 3.4 * line, top), category.name, fill="black", font=font)
+    if left_out > 0:
+        bottom = line // 2 + line_count * line
+        draw.text((left, bottom), f"and {left_out:,} more", fill="black", font=font)
+
+
+def _choose_text_size(height: int) -> int:
+    """Return the size of letters in a picture, in pixels."""
+    return max(10, height // 45)

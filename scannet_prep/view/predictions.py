@@ -1,0 +1,282 @@
+"""Colourings of predictions, and the tables that explain them.
+
+    prediction      what was predicted; a mask that matches an instance has its colour
+    error           whether it is right, if there is an annotation to compare it with
+    prediction-2    the same of a second prediction
+    error-2
+
+Scores are those of the scene alone, computed as `evaluate` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
+from scannet_prep.evaluation.scores import ScoreTable
+from scannet_prep.evaluation.semantic import SemanticScores
+from scannet_prep.evaluation.verdicts import Judgement, Verdict, find_top_masks, judge_instances
+from scannet_prep.processed.groups import classes_of_instances
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.view.coloring import (
+    Color,
+    Coloring,
+    Explanation,
+    categorize,
+    color_instance,
+    color_labels,
+    name_groups,
+    read_train_ids,
+)
+
+RIGHT_COLOR = (0, 114, 178)
+WRONG_COLOR = (230, 135, 5)
+
+# Blue for right and orange for wrong, which colour-blind people can distinguish. The others differ
+# from these, from gray and from each other, also without red or green light.
+VERDICT_COLORS: Mapping[Verdict, Color] = {
+    Verdict.MATCHED: RIGHT_COLOR,
+    Verdict.WRONG_CLASS: WRONG_COLOR,
+    Verdict.MISSED: (165, 30, 0),
+    Verdict.FALSE_POSITIVE: (240, 230, 135),
+    Verdict.MERGED: (110, 30, 190),
+    Verdict.SPLIT: (130, 225, 235),
+}
+"""Colours of the verdicts on instances."""
+
+# A longer table ends with the number of the rows that are left out.
+_MAX_ROWS = 100
+_NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The prediction of a program for a scene.
+
+    Attributes:
+        label_set: Its classes.
+        values: int64 (V,), train ids, -1 for none; or masks with classes and confidences, as
+            arrays.
+        name: Name to show if there are several predictions, such as that of their folder.
+    """
+
+    label_set: LabelSet
+    values: NDArray[np.int64] | InstancePrediction
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """The annotation that predictions are compared with.
+
+    Attributes:
+        labels: int64 (V,), train ids of the label set of the predictions, -1 where unlabeled.
+        instances: Integers (V,), number of the instance; negative for none.
+        instance_labels: int64 (V,), train id of the instance, -1 for none; it may differ from that
+            of the vertex.
+        names: Names of the instances by number; others are called `instance 7`.
+    """
+
+    labels: NDArray[np.int64]
+    instances: NDArray[np.integer[Any]]
+    instance_labels: NDArray[np.int64]
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, scene: ProcessedScene, label_set: LabelSet) -> Truth:
+        """Return the annotation of a processed scene."""
+        groups = scene.meta.groups
+        return cls(
+            labels=read_train_ids(scene, label_set),
+            instances=scene.instances,
+            instance_labels=classes_of_instances(scene.instances, groups, label_set),
+            names=name_groups(groups, label_set),
+        )
+
+
+def color_predictions(
+    predictions: Sequence[Prediction], truth: Truth | None
+) -> dict[str, Coloring]:
+    """Make the colourings of predictions; see the module.
+
+    Args:
+        predictions: At most two.
+        truth: The annotation; None if there is none.
+    """
+    colorings = {}
+    for prediction, suffix in zip(predictions, ("", "-2"), strict=False):
+        if isinstance(prediction.values, InstancePrediction):
+            made = _color_instances(prediction, prediction.values, truth)
+        else:
+            made = _color_classes(prediction, prediction.values, truth)
+        for name, coloring in made.items():
+            colorings[name + suffix] = coloring
+    return colorings
+
+
+def _color_classes(
+    prediction: Prediction, values: NDArray[np.int64], truth: Truth | None
+) -> dict[str, Coloring]:
+    """Colour vertices by predicted class, and by whether it is right."""
+    label_set = prediction.label_set
+    title = _title(f"prediction, {label_set.name}", prediction)
+    if truth is None:
+        return {"prediction": color_labels(values, label_set, title=title)}
+    scores = SemanticScores(label_set)
+    scores.add(values, truth.labels)
+    result = scores.result()
+    notes = {}
+    for train_id, numbers in enumerate(result.classes.values()):
+        if numbers["iou"] is not None:
+            notes[train_id] = f"IoU {_percent(numbers['iou'])} %"
+
+    is_labeled = truth.labels >= 0
+    is_wrong = is_labeled & (truth.labels != values)
+    # The mean is over the classes that occur in the scene, as in the scores of single scenes.
+    tables = [
+        _list_scores("IoU, %", result, {"iou": "IoU"}, {"iou": "over_ground_truth"}),
+        _list_confusions(truth.labels[is_wrong], values[is_wrong], label_set),
+    ]
+    return {
+        "prediction": color_labels(values, label_set, title=title, notes=notes),
+        "error": categorize(
+            # -1 for unlabeled, 0 for right, 1 for wrong.
+            np.where(is_labeled, is_wrong, -1),
+            title=_title("right or wrong", prediction),
+            name_of=("right", "wrong").__getitem__,
+            color_of=(RIGHT_COLOR, WRONG_COLOR).__getitem__,
+            tables=tuple(table for table in tables if table.rows),
+        ),
+    }
+
+
+def _color_instances(
+    prediction: Prediction, masks: InstancePrediction, truth: Truth | None
+) -> dict[str, Coloring]:
+    """Colour vertices by predicted instance, and by the verdict on it.
+
+    Where masks overlap, the most confident one is shown; of equal ones, the first.
+    """
+    label_set = prediction.label_set
+    names = _name_masks(masks, label_set)
+    # The instance whose colour each mask has; the colours of other masks follow after all of these.
+    first = 0 if truth is None else int(truth.instances.max(initial=-1)) + 1
+    instances = {number: first + number for number in range(len(names))}
+    notes: dict[int, str] = {}
+    errors = {}
+    if truth is not None:
+        instance_truth = InstanceTruth(labels=truth.instance_labels, instances=truth.instances)
+        judgement = judge_instances(masks, instance_truth, label_set)
+        instances |= judgement.matches
+        notes = {number: str(verdict) for number, verdict in judgement.predictions.items()}
+        scores = InstanceScores(label_set)
+        scores.add(masks, instance_truth)
+        columns = {"ap": "AP", "ap50": "AP 50", "ap25": "AP 25"}
+        precisions = _list_scores("average precision, %", scores.result(), columns, {})
+        errors["error"] = categorize(
+            judgement.vertices,
+            title=_title("right or wrong", prediction),
+            name_of=lambda verdict: str(Verdict(verdict)),
+            color_of=lambda verdict: VERDICT_COLORS[Verdict(verdict)],
+            tables=(precisions, *_list_pairs(judgement, truth, names)),
+        )
+    predicted = categorize(
+        find_top_masks(masks),
+        title=_title("predicted instances", prediction),
+        name_of=names.__getitem__,
+        color_of=lambda number: color_instance(instances[number]),
+        notes=notes,
+        is_per_scene=True,
+    )
+    return {"prediction": predicted, **errors}
+
+
+def _title(text: str, prediction: Prediction) -> str:
+    """Return the title of a colouring, with the name of the prediction if it has one."""
+    return f"{text}: {prediction.name}" if prediction.name else text
+
+
+def _name_masks(prediction: InstancePrediction, label_set: LabelSet) -> list[str]:
+    """Name masks after class, index and confidence, such as `chair 3 (0.93)`."""
+    labels = np.asarray(prediction.labels).tolist()
+    scores = np.asarray(prediction.scores).tolist()
+    return [
+        f"{label_set.name_of(train_id)} {number} ({score:.2f})"
+        for number, (train_id, score) in enumerate(zip(labels, scores, strict=True))
+    ]
+
+
+def _list_scores(
+    title: str, scores: ScoreTable, columns: Mapping[str, str], means: Mapping[str, str]
+) -> Explanation:
+    """List the scores of the classes that have one, and their means.
+
+    Args:
+        title: Title of the table.
+        scores: The scores.
+        columns: The titles of the scores by key; classes without the first one are left out.
+        means: The keys of those means that have another key than their score.
+    """
+    of_scene = scores.means["all"]
+    rows = [("mean", *(_percent(of_scene[means.get(key, key)]) for key in columns))]
+    first = next(iter(columns))
+    for name, numbers in scores.classes.items():
+        if numbers[first] is not None:
+            rows.append((name, *(_percent(numbers[key]) for key in columns)))
+    return Explanation(title, ("class", *columns.values()), tuple(rows))
+
+
+def _list_confusions(
+    true_ids: NDArray[np.int64], predicted_ids: NDArray[np.int64], label_set: LabelSet
+) -> Explanation:
+    """Count which class was predicted instead of which, the most frequent ones first.
+
+    Args:
+        true_ids: Train ids of the vertices with a wrong class, (N,).
+        predicted_ids: Train ids of their predicted classes, -1 for none, (N,).
+        label_set: The label set of both.
+    """
+    pairs = np.stack([true_ids, predicted_ids], axis=1)
+    combinations, counts = np.unique(pairs, axis=0, return_counts=True)
+    rows: list[tuple[str, ...]] = []
+    for index in np.argsort(-counts, kind="stable").tolist():
+        true_id, predicted_id = combinations[index].tolist()
+        names = label_set.name_of(true_id), label_set.name_of(predicted_id)
+        rows.append((*names, f"{counts[index]:,}"))
+    return _make_table("wrong", ("class", "predicted as", "vertices"), rows)
+
+
+def _list_pairs(judgement: Judgement, truth: Truth, names: Sequence[str]) -> list[Explanation]:
+    """List which instance and which mask have each verdict, and their IoU."""
+    rows: dict[Verdict, list[tuple[str, ...]]] = {}
+    for pair in judgement.pairs:
+        instance = mask = _NOTHING
+        if pair.instance is not None:
+            instance = truth.names.get(pair.instance, f"instance {pair.instance}")
+        if pair.prediction is not None:
+            mask = names[pair.prediction]
+        rows.setdefault(pair.verdict, []).append((instance, mask, _percent(pair.iou)))
+    columns = ("instance", "prediction", "IoU, %")
+    return [_make_table(str(verdict), columns, found) for verdict, found in rows.items()]
+
+
+def _make_table(
+    category: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> Explanation:
+    """Make the table of a category, and shorten it if it is too long."""
+    listed = rows[:_MAX_ROWS]
+    if len(rows) > _MAX_ROWS:
+        blanks = [""] * (len(columns) - 1)
+        listed.append((f"and {len(rows) - _MAX_ROWS:,} more", *blanks))
+    return Explanation(category, columns, tuple(listed))
+
+
+def _percent(share: float | None) -> str:
+    """Return a share in percent."""
+    return _NOTHING if share is None else f"{100 * share:.1f}"

@@ -1,0 +1,190 @@
+"""Tests of pictures: what is visible, from which side, and what is written beside it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from commands import VAL
+
+from scannet_prep import SCANNET20, read_processed
+from scannet_prep.errors import UsageError
+from scannet_prep.synthetic.raster import ImagePoints, draw_triangles
+from scannet_prep.synthetic.scene import make_scene
+from scannet_prep.view import picture
+from scannet_prep.view.coloring import Coloring, ViewedScene, color_labels, view_scene
+from scannet_prep.view.picture import THUMBNAIL, PictureOptions, View, draw_scene
+
+WHITE = (255, 255, 255)
+RED = (250, 0, 0)
+BLUE = (0, 0, 250)
+
+
+@pytest.fixture(autouse=True)
+def has_no_smooth_edges(monkeypatch):
+    """Draw each pixel in one colour."""
+    monkeypatch.setattr(picture, "_SAMPLES", 1)
+
+
+def make_viewed(points, colors, faces=None, **arrays):
+    points = np.array(points, np.float32)
+    colors = np.array(colors, np.uint8)
+    return ViewedScene(
+        scene_id="room",
+        split="",
+        frame="",
+        points=points,
+        normals=arrays.get("normals"),
+        faces=None if faces is None else np.array(faces),
+        colorings={"rgb": Coloring("colours", colors)},
+    )
+
+
+def squares(*heights):
+    """Return the corners and triangles of horizontal squares that face up."""
+    corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float32)
+    points = [np.column_stack([corners, np.full(4, height)]) for height in heights]
+    faces = [np.array([[0, 1, 2], [0, 2, 3]]) + 4 * number for number in range(len(heights))]
+    return np.concatenate(points), np.concatenate(faces)
+
+
+def colors_of(image):
+    return set(map(tuple, image.reshape(-1, 3).tolist()))
+
+
+def draw(scene, view="top", **options):
+    options = PictureOptions(View.parse(view), (60, 40), has_legend=False, **options)
+    return draw_scene(scene, "rgb", options)
+
+
+def test_nearer_square_hides_the_other_and_backs_are_not_drawn():
+    points, faces = squares(0, 1)
+    scene = make_viewed(points, [RED] * 4 + [BLUE] * 4, faces)
+
+    assert colors_of(draw(scene)) == {WHITE, BLUE}
+    assert colors_of(draw(scene, "0,-90")) == {WHITE}
+    turned = replace(scene, faces=scene.faces[:, ::-1])
+    assert colors_of(draw(turned)) == {WHITE}
+    assert colors_of(draw(turned, "0,-90")) == {WHITE, RED}
+    # The farther one comes last among the faces.
+    points, faces = squares(1, 0)
+    assert colors_of(draw(make_viewed(points, [RED] * 4 + [BLUE] * 4, faces))) == {WHITE, RED}
+
+
+def test_scene_fills_the_picture_with_the_right_side_up():
+    """From above, x is to the right and y is up; from the side of greater x, y is to the right."""
+    points = [[0, 0, 0], [4, 0, 0], [0, 3, 0], [4, 3, 0], [4, 3, 2]]
+    colors = [RED, BLUE, (0, 200, 0), (9, 9, 9), (200, 200, 0)]
+    image = draw(make_viewed(points, colors))
+    rows, columns = np.nonzero((image == RED).all(axis=2))
+    assert rows.min() > 30
+    assert columns.max() < 15
+    image = draw(make_viewed(points, colors), "0,0")
+    rows, columns = np.nonzero((image == (200, 200, 0)).all(axis=2))
+    assert rows.max() < 10
+    assert columns.min() > 50
+
+
+def test_points_that_face_away_are_not_drawn():
+    normals = np.array([[0, 0, 1], [0, 0, -1], [0, 0, 0]], np.float32)
+    scene = make_viewed([[0, 0, 0], [1, 0, 0], [2, 0, 0]], [RED, BLUE, (9, 9, 9)], normals=normals)
+
+    assert colors_of(draw(scene)) >= {RED, (9, 9, 9)}
+    assert BLUE not in colors_of(draw(scene))
+    assert BLUE in colors_of(draw(scene, "0,-90"))
+
+
+def test_one_point_is_drawn():
+    assert RED in colors_of(draw(make_viewed([[5, 5, 5]], [RED])))
+
+
+def test_at_most_1_percent_of_the_pixels_show_another_class_than_a_z_buffer():
+    """The painter's algorithm errs where triangles interlock, and Pillow at their edges."""
+    mesh = make_scene("scene0015_00", vertices=30_000)
+    classes = np.zeros(mesh.segment_ids.max() + 1, int)
+    for number, group in enumerate(mesh.groups, start=1):
+        classes[list(group.segment_ids)] = 5 * number
+    colors = classes[mesh.segment_ids, np.newaxis] + [0, 1, 2]
+    scene = make_viewed(mesh.positions, colors, mesh.faces)
+    width, height = 1600, 1200
+    for text in ("orbit", "top"):
+        view = View.parse(text)
+        image = draw_scene(scene, "rgb", PictureOptions(view, (width, height), has_legend=False))
+
+        positions, depths = view.project(scene.points)
+        low, high = positions.min(axis=0), positions.max(axis=0)
+        scale = (0.96 * np.array([width, height]) / (high - low)).min()
+        x, y = ((positions - (low + high) / 2) * scale + [width / 2, height / 2] - 0.5).T
+        nearness = 1 / depths if text != "top" else 1000 - depths
+        points = ImagePoints(*(each.astype(np.float32) for each in (x, y, nearness)))
+        seen = draw_triangles(points, scene.faces, width, height)
+        expected = colors[seen.corners[0]]
+        differs = (image.reshape(-1, 3)[seen.pixels] != expected).any(axis=1)
+        assert len(seen.pixels) > 5e5
+        assert differs.mean() < 0.012, text
+
+
+def test_classes_are_shaded_by_direction_and_keep_their_colour_apart_from_that():
+    points, faces = squares(0)
+    normals = np.tile([0, 0, 1.0], (4, 1))
+    scene = replace(
+        make_viewed(points, [RED] * 4, faces, normals=normals),
+        colorings={"labels": color_labels(np.full(4, 2), SCANNET20)},
+    )
+    options = PictureOptions(View.parse("0,60"), (60, 40), has_legend=False)
+    colors = colors_of(draw_scene(scene, "labels", options)) - {WHITE}
+    light = np.array(SCANNET20.colors[2])
+    brightest = np.array(max(colors, key=sum))
+    assert (brightest >= 0.85 * light).all()
+    assert (brightest <= light).all()
+
+
+@pytest.fixture
+def viewed(whole_dir):
+    return view_scene(read_processed(whole_dir / f"processed/val/{VAL}.npz"))
+
+
+def test_hidden_classes_are_left_out_of_every_colouring_and_of_the_legend(viewed):
+    full = draw_scene(viewed, "scannet20", PictureOptions(size=(400, 300)))
+    names = [each.name for each in viewed.colorings["scannet20"].categories]
+    some = draw_scene(viewed, "scannet20", PictureOptions(size=(400, 300), hidden=tuple(names)))
+    rgb = draw_scene(
+        viewed, "rgb", PictureOptions(size=(400, 300), hidden=tuple(names), has_legend=False)
+    )
+
+    assert len(colors_of(full)) > len(colors_of(some))
+    assert colors_of(some[:, 300:]) == {WHITE}
+    assert colors_of(rgb) == {WHITE}
+
+
+def test_legend_lists_the_classes_in_a_column_at_the_right(viewed):
+    image = draw_scene(viewed, "scannet20", PictureOptions(size=(800, 600)))
+    colors = colors_of(image[:, 600:])
+
+    assert image.shape == (600, 800, 3)
+    assert {each.color for each in viewed.colorings["scannet20"].categories} <= colors
+
+
+def test_thumbnail_is_small_and_shows_the_scene(viewed):
+    image = draw_scene(viewed, "scannet20", THUMBNAIL)
+
+    assert image.shape == (240, 320, 3)
+    assert len(colors_of(image)) > 3
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"size": (0, 600)}, "a picture of 0 x 600 pixels cannot be drawn"),
+        ({"size": (99_999, 99_999)}, "a picture of 99,999 x 99,999 pixels"),
+        ({"hidden": ("cieling",)}, "there is no class 'cieling' to hide"),
+    ],
+)
+def test_picture_that_cannot_be_drawn_is_refused(viewed, options, problem):
+    with pytest.raises(UsageError, match=problem):
+        draw_scene(viewed, "scannet20", PictureOptions(**options))
+
+
+@pytest.mark.parametrize("text", ["sideways", "0,91", "1;2", "a,b", "-60,40,1"])
+def test_text_that_is_no_view_is_refused(text):
+    with pytest.raises(UsageError, match="is not a view"):
+        View.parse(text)
