@@ -1,22 +1,18 @@
 """`pack`: what it packs, what it refuses, and what an interrupted run leaves."""
 
-import json
 import os
 import random
 import resource
 import shutil
-import signal
 import subprocess
-import time
 
 import pytest
 from archives import TREE, flip, pack_tree, read_tree, unpack_file, write_tree
-from commands import COMMAND, TEST, TRAIN, VAL, edit_json, limited, run_main, start_command
+from commands import COMMAND, TEST, TRAIN, VAL, edit_json, limited, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.archive.format import Archive
 from scannet_prep.archive.sources import FileSource
-from scannet_prep.base.lock import run_lock
 from scannet_prep.source.place import open_place
 
 
@@ -183,39 +179,17 @@ def large_tree(tmp_path):
     return write_tree(tmp_path / "tree", files)
 
 
-def test_stopped_and_killed_runs_leave_the_old_archive_and_the_next_run_cleans_up(
-    large_tree, tmp_path
-):
-    path = tmp_path / "a.tar.zst"
-    path.write_bytes(b"old")
-    for number, status in {signal.SIGTERM: 130, signal.SIGKILL: -9}.items():
-        process = start_command("pack", large_tree, "-o", path, "--force", "--level", "19")
-        while not any(file.stat().st_size for file in tmp_path.glob(".a.tar.zst.*.tmp")):
-            assert process.poll() is None
-            time.sleep(0.0005)
-        process.send_signal(number)
-        _, stderr = process.communicate(timeout=20)
-        assert (process.returncode, path.read_bytes()) == (status, b"old"), stderr
-        assert "Traceback" not in stderr
-        assert bool(list(tmp_path.glob(".a.*.tmp"))) == (number == signal.SIGKILL)
-    (tmp_path / ".other.tar.zst.1-0123abcd.tmp").touch()
-    assert run_main("pack", large_tree, "-o", path, "--force").status == 0
-    assert [file.name for file in tmp_path.glob(".*")] == [".other.tar.zst.1-0123abcd.tmp"]
-    assert len(Archive(FileSource(path)).index.scenes) == 30
-
-
-def test_full_disk_second_run_and_broken_pipe_are_clear_errors(large_tree, tmp_path):
+def test_full_disk_keeps_the_old_archive_and_a_broken_pipe_is_a_clear_error(large_tree, tmp_path):
     path = tmp_path / "a.tar.zst"
     path.write_bytes(b"old")
     with limited(resource.RLIMIT_FSIZE, 1_000_000):
         outcome = run_main("pack", large_tree, "-o", path, "--force")
     assert (outcome.status, path.read_bytes()) == (1, b"old")
     assert f"{path}: cannot be written: File too large\nhint: free some space" in outcome.stderr
-    with run_lock(tmp_path):
-        outcome = run_main("pack", large_tree, "-o", path, "--force")
-    assert outcome.status == 1
-    assert "is working in this folder" in outcome.stderr
 
+    # The folder may have files of other programs.
+    (tmp_path / ".a.tar.zst.1-0123abcd.tmp").touch()
+    (tmp_path / ".other.tar.zst.1-0123abcd.tmp").touch()
     words = [*COMMAND, "pack", large_tree, "-o", "-"]
     for target, message in {"/dev/full": "No space left on device", None: "Broken pipe"}.items():
         reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
@@ -226,4 +200,9 @@ def test_full_disk_second_run_and_broken_pipe_are_clear_errors(large_tree, tmp_p
         assert f"standard output: cannot be written: {message}" in outcome.stderr
         reader.stdin.close()
         file.close()
-    assert json.dumps(sorted(os.listdir(tmp_path))) == '["a.tar.zst", "tree"]'  # noqa: PTH208
+    assert run_main("pack", large_tree, "-o", path, "--force").status == 0
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "a.tar.zst",
+        "tree",
+        ".other.tar.zst.1-0123abcd.tmp",
+    }

@@ -1,10 +1,8 @@
 """`unpack`: whole and damaged archives, into new and into existing folders."""
 
-import json
 import re
 import resource
 import shutil
-import signal
 import subprocess
 from contextlib import nullcontext
 
@@ -22,20 +20,18 @@ from archives import (
 )
 from commands import (
     COMMAND,
-    PYTHON,
     TEST,
     TRAIN,
     VAL,
     edit_json,
     limited,
     run_main,
-    run_words,
 )
 from release_server import ReleaseServer
 
 from scannet_prep import ScanNet
 from scannet_prep.base import files
-from scannet_prep.base.lock import run_lock
+from scannet_prep.errors import FileError
 
 WAYS = pytest.mark.parametrize("unpack", [unpack_file, unpack_pipe])
 
@@ -257,61 +253,24 @@ def test_failures_of_processing_stay_in_the_records(raw_dir, tmp_path):
     assert VAL in (tmp_path / "copy/failed.txt").read_text()
 
 
-# Runs the command, and kills it when it has begun to write its Nth file.
-KILLED_COMMAND = """
-import os, sys
-from scannet_prep.cli.main import main
-from scannet_prep.stages import unpack
-
-write = unpack.write_atomically
-paths = []
-
-def write_or_die(path, chunks):
-    paths.append(path)
-    if len(paths) == int(sys.argv[1]):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_name(f".{path.name}.1-0123abcd.tmp").write_bytes(chunks[0][:9])
-        os.kill(os.getpid(), 9)
-    write(path, chunks)
-
-unpack.write_atomically = write_or_die
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-def test_killed_runs_leave_whole_files_and_the_next_run_completes_them(
-    kind, whole_dir, packed_dir, tmp_path
+@WAYS
+def test_folder_of_a_run_that_stopped_is_refused_until_it_is_complete(
+    unpack, whole_dir, packed_dir, tmp_path
 ):
-    expected = read_tree(whole_dir / kind)
+    archive = packed_dir / "processed.tar.zst"
     out_dir = tmp_path / "out"
-    words = ["unpack", packed_dir / f"{kind}.tar.zst", "-o", out_dir]
-    for number in (1, 2, 1, 2):
-        outcome = run_words(PYTHON, "-c", KILLED_COMMAND, number, *words)
-        assert outcome.status == -signal.SIGKILL, outcome.stderr
-        files = read_tree(out_dir)
-        for name in files.keys() & expected.keys() - {"manifest.json"}:
-            assert files[name] == expected[name]
-        if kind == "processed":
-            assert json.loads(files["manifest.json"])["complete"] is False
-            assert run_main("pack", out_dir, "-o", tmp_path / "b.tar.zst").status == 1
-    assert run_main(*words).status == 0
-    assert read_tree(out_dir) == expected
-
-
-def test_full_disk_and_second_run_are_clear_errors_and_the_next_run_continues(tree, tmp_path):
-    pack_tree(tree, tmp_path / "a.tar.zst")
-    out_dir = tmp_path / "out"
-    with limited(resource.RLIMIT_FSIZE, 1_000_000):
-        outcome = unpack_file(tmp_path / "a.tar.zst", "-o", out_dir)
-    assert outcome.status == 1
-    assert "cannot be written: File too large\nhint: free some space" in outcome.stderr
-    assert read_tree(out_dir).items() < TREE.items()
-    with run_lock(out_dir):
-        outcome = unpack_file(tmp_path / "a.tar.zst", "-o", out_dir)
-    assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
-    assert unpack_file(tmp_path / "a.tar.zst", "-o", out_dir).status == 0
-    assert read_tree(out_dir) == TREE
+    with limited(resource.RLIMIT_FSIZE, 10_000):
+        outcome = unpack(archive, "-o", out_dir)
+    assert (outcome.status, "File too large" in outcome.stderr) == (1, True)
+    with pytest.raises(FileError, match="processing has not finished: 3 scenes"):
+        ScanNet(out_dir, split="train")
+    assert run_main("pack", out_dir, "-o", tmp_path / "b.tar.zst").status == 1
+    # Parts of other runs stay unfinished, too.
+    assert unpack(archive, "-o", out_dir, "--splits", "val").status == 0
+    with pytest.raises(FileError, match="processing has not finished: 2 scenes"):
+        ScanNet(out_dir, split="val")
+    assert unpack(archive, "-o", out_dir).status == 0
+    assert read_tree(out_dir) == read_tree(whole_dir / "processed")
 
 
 @WAYS

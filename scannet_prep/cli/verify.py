@@ -5,8 +5,8 @@ is only worth knowing.
 
 Raw tree: every file by itself and with the others of its scene (counts, segment ids, labels.ply
 against the groups, axis alignment), the records in scannet.lock, the label map and, unless scenes
-are selected, tasks/. Processed folder and archive: checksums, shapes and values of every scene,
-against the manifest. Frames: every file that the record of a scene lists.
+are selected, tasks/. Processed folder: checksums, shapes and values of every scene, against the
+manifest. Archive: every checksum. Frames: every file that the record of a scene lists.
 
 With --against, PATH and another copy of the same data are compared, both with processed scenes or
 both raw: which scenes one of them lacks, which arrays differ and where, and how many vertices
@@ -34,17 +34,6 @@ from scannet_prep.errors import UsageError
 if TYPE_CHECKING:
     from scannet_prep.stages.comparison import Comparison
     from scannet_prep.stages.verify import VerifyReport
-
-# What repairs a place of each kind.
-_REPAIRS = {
-    "raw": "to repair it, remove the files above, and run the same scannet-prep download command "
-    "again",
-    "processed": "to repair it, remove the files above, and run the same scannet-prep process "
-    "command again",
-    "archive": "to repair it, copy the archive again, or pack the folder again",
-    "frames": "to repair it, remove the folders of these scenes, and run the same scannet-prep "
-    "frames command again",
-}
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -105,8 +94,6 @@ def _describe(report: VerifyReport, seconds: float) -> Iterator[str]:
     note_count = len(report.findings) - error_count
     damaged = count_of(len(report.damaged_scenes), "damaged scene")
     yield f"{damaged}, {count_of(error_count, 'error')}, {count_of(note_count, 'note')}"
-    if error_count:
-        yield _REPAIRS[report.kind]
 
 
 def _describe_comparison(report: Comparison) -> Iterator[str]:

@@ -78,8 +78,8 @@ class Selection:
         missing = sorted(named - selected)
         splits = ", ".join(self.splits) or "any split"
         if missing:
-            count = f"{len(missing):,} are missing"
-            problem = f"{place}: has no scene {missing[0]} in {splits}; {count}"
+            problem = f"{place}: has no scene {missing[0]} in {splits}"
+            problem += f" ({len(missing):,} are missing)"
             raise UnknownSceneError(problem, hint)
         if self.splits and not selected:
             problem = f"{place}: has no scenes in {splits}"
