@@ -11,7 +11,7 @@ import math
 import struct
 import zipfile
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import deflate
 import numpy as np
@@ -22,6 +22,8 @@ from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.synthetic.raster import ImagePoints, Visible, draw_triangles
 from scannet_prep.synthetic.scene import SyntheticScene
+
+Floats: TypeAlias = NDArray[np.float32]
 
 # The focal lengths of the metadata of a synthetic scene (1150 for 1296 columns, 575 for 640), at a
 # quarter of the size.
@@ -60,7 +62,7 @@ class RenderedFrame(NamedTuple):
         object_ids: uint8 (H, W), the object id + 1; 0 where there is none.
     """
 
-    pose: NDArray[np.float32]
+    pose: Floats
     color: NDArray[np.uint8]
     depth: NDArray[np.uint16]
     scannet_ids: NDArray[np.uint16]
@@ -69,7 +71,9 @@ class RenderedFrame(NamedTuple):
 
 def make_cameras() -> tuple[SensorCamera, SensorCamera]:
     """Return the color camera and the depth camera of all synthetic scenes."""
-    return _make_camera(_COLOR_FOCAL, _COLOR_SIZE), _make_camera(_DEPTH_FOCAL, _DEPTH_SIZE)
+    color = _make_camera(_COLOR_FOCAL, _COLOR_SIZE)
+    depth = _make_camera(_DEPTH_FOCAL, _DEPTH_SIZE)
+    return color, depth
 
 
 def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
@@ -83,21 +87,21 @@ def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
     color_camera, depth_camera = make_cameras()
     for number, pose in enumerate(_make_poses(scene, count)):
         seen, _ = render(scene, pose, color_camera)
-        color = _fill(seen, np.rint(seen.blend(scene.colors)).astype(np.uint8), color_camera)
+        nearest = seen.nearest
+        colors = np.rint(seen.blend(scene.colors))
         depth_seen, depths = render(scene, pose, depth_camera)
-        millimetres = np.rint(depth_seen.blend(depths) * np.float32(_DEPTH_SHIFT))
+        metres = depth_seen.blend(depths)
+        millimetres = np.rint(metres * np.float32(_DEPTH_SHIFT))
         yield RenderedFrame(
             pose=_LOST_POSE if number == _LOST_FRAME else pose,
-            color=color,
+            color=_fill(seen, colors.astype(np.uint8), color_camera),
             depth=_fill(depth_seen, millimetres.astype(np.uint16), depth_camera),
-            scannet_ids=_fill(seen, scannet_ids[seen.nearest], color_camera),
-            object_ids=_fill(seen, object_ids[seen.nearest], color_camera),
+            scannet_ids=_fill(seen, scannet_ids[nearest], color_camera),
+            object_ids=_fill(seen, object_ids[nearest], color_camera),
         )
 
 
-def render(
-    scene: SyntheticScene, pose: NDArray[np.float32], camera: SensorCamera
-) -> tuple[Visible, NDArray[np.float32]]:
+def render(scene: SyntheticScene, pose: Floats, camera: SensorCamera) -> tuple[Visible, Floats]:
     """Render the mesh of a scene.
 
     Args:
@@ -109,19 +113,21 @@ def render(
         The visible surface; and the depth of each vertex, float32 (V,), metres.
     """
     # Row vectors: this is the inverse of the rotation.
-    points = (scene.positions - pose[:3, 3]) @ pose[:3, :3]
+    rotation = pose[:3, :3]
+    points = (scene.positions - pose[:3, 3]) @ rotation
     depths = np.asarray(points[:, 2], np.float32)
     # Vertices behind the camera get any depth in front of it: their triangles are not drawn.
-    is_drawn = (depths[scene.faces] > _NEAR).all(axis=1)
-    nearness = (1 / np.maximum(depths, _NEAR)).astype(np.float32)
+    is_before = depths[scene.faces] > _NEAR
+    is_drawn = is_before.all(axis=1)
+    nearness: Floats = np.reciprocal(np.maximum(depths, np.float32(_NEAR)))
     (fx, _, cx), (_, fy, cy) = camera.intrinsic[:2, :3]
     projected = ImagePoints(
         x=points[:, 0] * nearness * fx + cx,
         y=points[:, 1] * nearness * fy + cy,
         nearness=nearness,
     )
-    width, height = camera.size
-    return draw_triangles(projected, scene.faces[is_drawn], width, height), depths
+    seen = draw_triangles(projected, scene.faces[is_drawn], *camera.size)
+    return seen, depths
 
 
 def encode_files(scene: SyntheticScene, count: int) -> dict[str, bytes]:
@@ -155,23 +161,30 @@ def _make_camera(focal: float, size: tuple[int, int]) -> SensorCamera:
     intrinsic = np.eye(4, dtype=np.float32)
     intrinsic[0, 0] = focal
     intrinsic[1, 1] = focal
-    intrinsic[:2, 2] = (size[0] / 2 - 0.5, size[1] / 2 - 0.5)
+    width, height = size
+    intrinsic[0, 2] = width / 2 - 0.5
+    intrinsic[1, 2] = height / 2 - 0.5
     return SensorCamera(intrinsic, np.eye(4, dtype=np.float32), size)
 
 
-def _make_poses(scene: SyntheticScene, count: int) -> Iterator[NDArray[np.float32]]:
+def _make_poses(scene: SyntheticScene, count: int) -> Iterator[Floats]:
     """Yield poses, float32 (4, 4), of a camera that turns once around the z axis."""
     lowest = scene.positions.min(axis=0)
     middle = (lowest + scene.positions.max(axis=0)) / 2
     middle[2] = lowest[2] + _CAMERA_HEIGHT
     for number in range(count):
         angle = 2 * math.pi * number / count
-        outwards = np.array([math.cos(angle), math.sin(angle), 0])
-        right = np.array([math.sin(angle), -math.cos(angle), 0])
-        forward = math.cos(_LOOK_DOWN) * outwards - math.sin(_LOOK_DOWN) * np.array([0, 0, 1])
+        cosine = math.cos(angle)
+        sine = math.sin(angle)
+        outwards = np.array([cosine, sine, 0])
+        right = np.array([sine, -cosine, 0])
+        forward = math.cos(_LOOK_DOWN) * outwards
+        forward[2] = -math.sin(_LOOK_DOWN)
         pose = np.eye(4, dtype=np.float32)
         # The axes of a camera point to the right, down, and forward.
-        pose[:3, :3] = np.stack([right, np.cross(forward, right), forward], axis=1)
+        pose[:3, 0] = right
+        pose[:3, 1] = np.cross(forward, right)
+        pose[:3, 2] = forward
         pose[:3, 3] = middle + _ORBIT_RADIUS * outwards
         yield pose
 
@@ -179,9 +192,10 @@ def _make_poses(scene: SyntheticScene, count: int) -> Iterator[NDArray[np.float3
 def _find_vertex_ids(scene: SyntheticScene) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
     """Return the ScanNet id and the object id + 1 of each vertex, (V,); 0 without a group."""
     rows = builtin_label_map().rows
+    vertex_count = len(scene.segment_ids)
     # Indexed by segment id, which is the index of a vertex.
-    scannet_ids = np.zeros(len(scene.segment_ids), np.uint16)
-    object_ids = np.zeros(len(scene.segment_ids), np.uint8)
+    scannet_ids = np.zeros(vertex_count, np.uint16)
+    object_ids = np.zeros(vertex_count, np.uint8)
     for group in scene.groups:
         segment_ids = np.array(group.segment_ids)
         scannet_ids[segment_ids] = rows[group.raw_category].scannet_id
@@ -190,12 +204,13 @@ def _find_vertex_ids(scene: SyntheticScene) -> tuple[NDArray[np.uint16], NDArray
     return scannet_ids[scene.segment_ids], object_ids[scene.segment_ids]
 
 
-def _fill(seen: Visible, values: NDArray, camera: SensorCamera) -> NDArray:  # type: ignore[type-arg]
+def _fill(seen: Visible, values: NDArray[Any], camera: SensorCamera) -> NDArray[Any]:
     """Make an image, (H, W, ...), from the values of its pixels that are not empty."""
     width, height = camera.size
-    image = np.zeros((height * width, *values.shape[1:]), values.dtype)
+    _, *channels = values.shape
+    image = np.zeros((height * width, *channels), values.dtype)
     image[seen.pixels] = values
-    return image.reshape(height, width, *values.shape[1:])
+    return image.reshape(height, width, *channels)
 
 
 def _encode_header(count: int) -> bytes:
@@ -203,7 +218,8 @@ def _encode_header(count: int) -> bytes:
     cameras = make_cameras()
     parts = [struct.pack("<IQ", _STREAM_VERSION, len(_SENSOR_NAME)), _SENSOR_NAME]
     for camera in cameras:
-        parts += [camera.intrinsic.tobytes(), camera.extrinsic.tobytes()]
+        parts.append(camera.intrinsic.tobytes())
+        parts.append(camera.extrinsic.tobytes())
     parts.append(struct.pack("<2i", _JPEG_COLOR, _ZLIB_DEPTH))
     parts += [struct.pack("<2I", *camera.size) for camera in cameras]
     parts.append(struct.pack("<fQ", _DEPTH_SHIFT, count))

@@ -8,10 +8,14 @@ values. So the greatest integer is the nearest, and the depth test is a maximum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+Indices: TypeAlias = NDArray[np.integer[Any]]
+Numbers: TypeAlias = NDArray[np.floating[Any]]
 
 # Twice the area, in square pixels, below which a triangle is not drawn.
 _MIN_AREA = 1e-2
@@ -33,9 +37,9 @@ class ImagePoints:
         nearness: float32 (V,), 1 / depth, positive.
     """
 
-    x: NDArray[np.float32]
-    y: NDArray[np.float32]
-    nearness: NDArray[np.float32]
+    x: Floats
+    y: Floats
+    nearness: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,19 +52,21 @@ class Visible:
         weights: float32 (3, P), the weight of each corner; together 1.
     """
 
-    pixels: NDArray[np.intp]
-    corners: NDArray[np.integer[Any]]
-    weights: NDArray[np.float32]
+    pixels: Indices
+    corners: Indices
+    weights: Floats
 
     @property
-    def nearest(self) -> NDArray[np.integer[Any]]:
+    def nearest(self) -> Indices:
         """The corner with the greatest weight at each pixel, (P,)."""
         best = self.weights.argmax(axis=0)
-        return np.asarray(np.take_along_axis(self.corners, best[np.newaxis], axis=0)[0])
+        found = np.take_along_axis(self.corners, best[np.newaxis], axis=0)
+        return np.asarray(found[0])
 
-    def blend(self, values: NDArray[np.number[Any]]) -> NDArray[np.float32]:
+    def blend(self, values: NDArray[np.number[Any]]) -> Floats:
         """Interpolate values of vertices, (V, ...), at each pixel, (P, ...)."""
-        return np.asarray(np.einsum("vp,vp...->p...", self.weights, values[self.corners]))
+        blended = np.einsum("vp,vp...->p...", self.weights, values[self.corners])
+        return np.asarray(blended)
 
 
 def draw_triangles(
@@ -80,13 +86,15 @@ def draw_triangles(
     faces = faces[areas > _MIN_AREA]
     keys = np.zeros(height * width, np.uint64)
     for start in range(0, len(faces), _TRIANGLES):
-        numbers = np.arange(start, min(start + _TRIANGLES, len(faces)))
-        _draw(points, faces, numbers, keys, width)
+        end = min(start + _TRIANGLES, len(faces))
+        _draw(points, faces, np.arange(start, end), keys, width)
 
     pixels = np.flatnonzero(keys)
-    corners = faces[(keys[pixels] & np.uint64(0xFFFFFFFF)).astype(np.intp)].T
+    numbers = keys[pixels] & np.uint64(0xFFFFFFFF)
+    corners = faces[numbers.astype(np.intp)].T
     rows, columns = np.divmod(pixels, width)
-    weights = _weigh(points.x[corners], points.y[corners], rows, columns).clip(0)
+    weights = _weigh(points.x[corners], points.y[corners], rows, columns)
+    weights = weights.clip(0)
     # These are the weights in the flat image. In space, a corner counts for less the farther away
     # it is.
     weights *= points.nearness[corners]
@@ -96,7 +104,7 @@ def draw_triangles(
 def _draw(
     points: ImagePoints,
     faces: NDArray[np.int32],
-    numbers: NDArray[np.intp],
+    numbers: Indices,
     keys: NDArray[np.uint64],
     width: int,
 ) -> None:
@@ -110,10 +118,12 @@ def _draw(
     right = np.floor(x.max(axis=1)).clip(None, width - 1).astype(np.intp)
     bottom = np.floor(y.max(axis=1)).clip(None, height - 1).astype(np.intp)
     widths = (right - left + 1).clip(0)
-    counts = widths * (bottom - top + 1).clip(0)
+    heights = (bottom - top + 1).clip(0)
+    counts = widths * heights
     # All these pixels, (P,): the triangle of each, and its number within the box.
     triangles = np.repeat(np.arange(len(numbers)), counts)
-    indices = np.arange(len(triangles)) - np.repeat(np.cumsum(counts) - counts, counts)
+    firsts = np.cumsum(counts) - counts
+    indices = np.arange(len(triangles)) - firsts[triangles]
     down, across = np.divmod(indices, widths[triangles])
     rows = top[triangles] + down
     columns = left[triangles] + across
@@ -129,20 +139,25 @@ def _draw(
     is_inside = (weights >= _MIN_WEIGHT).all(axis=0)
     weights = weights[:, is_inside]
     corner_nearness = points.nearness[corners[:, is_inside]]
-    nearness = (weights * corner_nearness).sum(axis=0) / weights.sum(axis=0)
+    nearness = (weights * corner_nearness).sum(axis=0)
+    nearness /= weights.sum(axis=0)
     # Outside by rounding, the nearness could have any value.
-    nearness = nearness.clip(corner_nearness.min(axis=0), corner_nearness.max(axis=0))
-    bits = nearness.astype(np.float32).view(np.uint32).astype(np.uint64) << _HALF
-    drawn = bits | numbers[triangles[is_inside]].astype(np.uint64)
-    np.maximum.at(keys, (rows * width + columns)[is_inside], drawn)
+    lowest = corner_nearness.min(axis=0)
+    highest = corner_nearness.max(axis=0)
+    nearness = nearness.clip(lowest, highest).astype(np.float32)
+    bits = nearness.view(np.uint32).astype(np.uint64)
+    drawn_numbers = numbers[triangles[is_inside]]
+    drawn = bits << _HALF | drawn_numbers.astype(np.uint64)
+    pixels = rows * width + columns
+    np.maximum.at(keys, pixels[is_inside], drawn)
 
 
 def _weigh(
-    x: NDArray[np.floating[Any]],
-    y: NDArray[np.floating[Any]],
-    rows: NDArray[np.intp],
-    columns: NDArray[np.intp],
-) -> NDArray[np.floating[Any]]:
+    x: Numbers,
+    y: Numbers,
+    rows: Indices,
+    columns: Indices,
+) -> Numbers:
     """Return twice the areas between pixels and the edges of triangles, (3, P).
 
     They are positive inside, in the order of the opposite corners.
@@ -155,16 +170,20 @@ def _weigh(
     """
     x = x - columns.astype(x.dtype)
     y = y - rows.astype(y.dtype)
-    edges = ((1, 2), (2, 0), (0, 1))
-    return np.stack([_cross(x[first], y[first], x[last], y[last]) for first, last in edges])
+    areas = np.empty_like(x)
+    for index in range(3):
+        first = (index + 1) % 3
+        last = (index + 2) % 3
+        areas[index] = _cross(x[first], y[first], x[last], y[last])
+    return areas
 
 
 def _cross(
-    x: NDArray[np.floating[Any]],
-    y: NDArray[np.floating[Any]],
-    other_x: NDArray[np.floating[Any]],
-    other_y: NDArray[np.floating[Any]],
-) -> NDArray[np.floating[Any]]:
+    x: Numbers,
+    y: Numbers,
+    other_x: Numbers,
+    other_y: Numbers,
+) -> Numbers:
     """Return the cross product of vectors in an image, whose y points down.
 
     It is positive if the turn from the first to the second is counter-clockwise.

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Color: TypeAlias = tuple[int, int, int]
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
 
 # The floor is divided into square cells, each with four pieces of furniture. Metres.
 _CELL_SIZE = 2.5
@@ -58,8 +60,8 @@ class Room(NamedTuple):
 
     size: tuple[float, float, float]
     pieces: list[Piece]
-    sides: NDArray[np.float64]
-    side_pieces: NDArray[np.int64]
+    sides: Floats
+    side_pieces: Integers
 
 
 _WOOD: Color = (150, 108, 70)
@@ -106,8 +108,10 @@ _FURNITURE = (
 
 def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
     """Build a room whose size suits a number of vertices, and put furniture into it."""
-    columns = max(2, round(math.sqrt(vertex_count / _VERTICES_PER_CELL)))
-    rows = max(2, round(vertex_count / _VERTICES_PER_CELL / columns))
+    usual_count = vertex_count / _VERTICES_PER_CELL
+    columns = max(2, round(math.sqrt(usual_count)))
+    rows = max(2, round(usual_count / columns))
+    cell_count = columns * rows
     size = (columns * _CELL_SIZE, rows * _CELL_SIZE, _ROOM_HEIGHT)
 
     # The shell is a box that is seen from inside. The front of each side points along the cross
@@ -120,11 +124,11 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
     sides = [shell]
     side_pieces = list(range(len(SHELL)))
 
-    furnished_count = min(columns * rows, max(1, vertex_count // _MIN_VERTICES_PER_CELL))
-    furnished_cells = rng.permutation(columns * rows)[:furnished_count].tolist()
+    furnished_count = max(1, vertex_count // _MIN_VERTICES_PER_CELL)
+    shuffled_cells = rng.permutation(cell_count).tolist()
     # All rooms take the pieces in the same order, and start again after the last one.
     furniture = itertools.cycle(_FURNITURE)
-    for cell in furnished_cells:
+    for cell in shuffled_cells[:furnished_count]:
         row, column = divmod(cell, columns)
         for quarter in range(_PIECES_PER_CELL):
             piece = next(furniture)
@@ -132,7 +136,8 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
             quarter_row, quarter_column = divmod(quarter, 2)
             x = (column + 0.25 + 0.5 * quarter_column) * _CELL_SIZE
             y = (row + 0.25 + 0.5 * quarter_row) * _CELL_SIZE
-            box = _turn_around_z(_box_sides(*piece.size, piece.bottom), rng.uniform(-8, 8))
+            box = _box_sides(*piece.size, piece.bottom)
+            box = _turn_around_z(box, rng.uniform(-8, 8))
             box[:, 0, :2] += x, y
             sides.append(box)
             side_pieces += [len(pieces)] * len(box)
@@ -143,18 +148,22 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
 def cosine_and_sine(degrees: float) -> tuple[float, float]:
     """Return the cosine and the sine of an angle, with the six decimals of the release."""
     radians = math.radians(degrees)
-    return round(math.cos(radians), 6), round(math.sin(radians), 6)
+    cosine = math.cos(radians)
+    sine = math.sin(radians)
+    return round(cosine, 6), round(sine, 6)
 
 
-def _turn_around_z(sides: NDArray[np.float64], degrees: float) -> NDArray[np.float64]:
+def _turn_around_z(sides: Floats, degrees: float) -> Floats:
     """Turn sides, (S, 3, 3), around the z axis: their corners and their edges alike."""
     cosine, sine = cosine_and_sine(degrees)
     # Each (S, 3).
     x, y, z = np.moveaxis(sides, -1, 0)
-    return np.stack([cosine * x - sine * y, sine * x + cosine * y, z], axis=-1)
+    turned_x = cosine * x - sine * y
+    turned_y = sine * x + cosine * y
+    return np.stack([turned_x, turned_y, z], axis=-1)
 
 
-def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> NDArray[np.float64]:
+def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> Floats:
     """Return the sides of a box whose centre is on the z axis, without thin rims.
 
     Returns:
@@ -162,20 +171,27 @@ def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> NDArray[
         cross product u x v points outwards.
     """
     # Two opposite corners of the box.
-    x0, y0, z0 = -dx / 2, -dy / 2, bottom
-    x1, y1, z1 = dx / 2, dy / 2, bottom + dz
+    x0 = -dx / 2
+    y0 = -dy / 2
+    x1 = dx / 2
+    y1 = dy / 2
+    top = bottom + dz
+    along_x = (dx, 0, 0)
+    along_y = (0, dy, 0)
+    along_z = (0, 0, dz)
     sides = np.array(
         [
-            [(x0, y0, z1), (dx, 0, 0), (0, dy, 0)],
-            [(x0, y0, z0), (dx, 0, 0), (0, 0, dz)],
-            [(x1, y1, z0), (-dx, 0, 0), (0, 0, dz)],
-            [(x1, y0, z0), (0, dy, 0), (0, 0, dz)],
-            [(x0, y1, z0), (0, -dy, 0), (0, 0, dz)],
-            [(x0, y0, z0), (0, dy, 0), (dx, 0, 0)],
+            [(x0, y0, top), along_x, along_y],
+            [(x0, y0, bottom), along_x, along_z],
+            [(x1, y1, bottom), (-dx, 0, 0), along_z],
+            [(x1, y0, bottom), along_y, along_z],
+            [(x0, y1, bottom), (0, -dy, 0), along_z],
+            [(x0, y0, bottom), along_y, along_x],
         ],
         np.float64,
     )
     # The edges are along the axes: the sum of their absolute coordinates is their length, (S, 2).
-    edge_lengths = np.abs(sides[:, 1:]).sum(axis=2)
+    edges = np.abs(sides[:, 1:])
+    edge_lengths = edges.sum(axis=2)
     is_wide = edge_lengths.min(axis=1) > _MIN_SIDE
     return sides.compress(is_wide, axis=0)

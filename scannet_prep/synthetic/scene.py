@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,6 +20,9 @@ from scannet_prep.raw.segments import Group
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.synthetic.room import SHELL, Piece, cosine_and_sine, furnish_room
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
 
 MIN_VERTICES = 500
 
@@ -101,18 +104,18 @@ def make_scene(
 
     # The mesh has a few points too many. Those nearest to a point of the ceiling are left out, so
     # that exactly `vertices` remain, and the scene has a hole, as real scans have.
-    hole_center = (
-        rng.uniform(0.3, 0.7) * room.size[0],
-        rng.uniform(0.3, 0.7) * room.size[1],
-        room.size[2],
-    )
-    squared_distances = ((mesh.points - hole_center) ** 2).sum(axis=1)
+    width, depth, height = room.size
+    hole_x = rng.uniform(0.3, 0.7) * width
+    hole_y = rng.uniform(0.3, 0.7) * depth
+    offsets = mesh.points - (hole_x, hole_y, height)
+    squared_distances = (offsets**2).sum(axis=1)
+    farthest = np.argsort(-squared_distances, kind="stable")
     # int64 (V,): the farthest points, in the order of the mesh.
-    kept = np.sort(np.argsort(-squared_distances, kind="stable")[:vertices])
+    kept = np.sort(farthest[:vertices])
     faces = _renumber_faces(mesh.triangles, kept, len(mesh.points))
 
-    scanned_points = mesh.points[kept] + rng.normal(0.0, _POSITION_NOISE, (vertices, 3))
-    positions = _to_scan_frame(scanned_points, axis_alignment)
+    noise = rng.normal(0.0, _POSITION_NOISE, (vertices, 3))
+    positions = _to_scan_frame(mesh.points[kept] + noise, axis_alignment)
     segment_ids = _name_segments(mesh.segments[kept], rng)
     vertex_pieces = room.side_pieces[mesh.point_sides[kept]]
     colors = _draw_colors(room.pieces, vertex_pieces, rng)
@@ -145,13 +148,13 @@ class _Mesh(NamedTuple):
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
     """
 
-    points: NDArray[np.float64]
-    point_sides: NDArray[np.int64]
-    segments: NDArray[np.int64]
-    triangles: NDArray[np.int64]
+    points: Floats
+    point_sides: Integers
+    segments: Integers
+    triangles: Integers
 
 
-def _mesh_sides(sides: NDArray[np.float64], vertices: int, rng: np.random.Generator) -> _Mesh:
+def _mesh_sides(sides: Floats, vertices: int, rng: np.random.Generator) -> _Mesh:
     """Cover each side, (S, 3, 3), with a grid: at least `vertices` points in all, and few more."""
     shapes = _find_grid_shapes(sides, vertices)
     points = []
@@ -159,16 +162,29 @@ def _mesh_sides(sides: NDArray[np.float64], vertices: int, rng: np.random.Genera
     triangles = []
     point_count = 0
     segment_count = 0
-    for (origin, along_u, along_v), (rows, columns) in zip(sides, shapes.tolist(), strict=True):
+    for side, (rows, columns) in zip(sides, shapes.tolist(), strict=True):
+        origin, along_u, along_v = side
         row, column = np.divmod(np.arange(rows * columns), columns)
-        step_u = along_u / (rows - 1)
-        step_v = along_v / (columns - 1)
-        points.append(origin + row[:, None] * step_u + column[:, None] * step_v)
+        # From the corner of the side, (N, 3).
+        down = row[:, None] * (along_u / (rows - 1))
+        across = column[:, None] * (along_v / (columns - 1))
+        points.append(origin + down + across)
 
         # The index of the first corner of each square, which is cut into two triangles.
-        corner = point_count + np.flatnonzero((row < rows - 1) & (column < columns - 1))
+        is_corner = (row < rows - 1) & (column < columns - 1)
+        corner = point_count + np.flatnonzero(is_corner)
         below = corner + columns
-        squares = np.stack([corner, below, below + 1, corner, below + 1, corner + 1], axis=1)
+        squares = np.stack(
+            [
+                corner,
+                below,
+                below + 1,
+                corner,
+                below + 1,
+                corner + 1,
+            ],
+            axis=1,
+        )
         triangles.append(squares.reshape(-1, 3))
 
         segments.append(segment_count + _cut_grid(row, column, rng))
@@ -182,22 +198,24 @@ def _mesh_sides(sides: NDArray[np.float64], vertices: int, rng: np.random.Genera
     )
 
 
-def _find_grid_shapes(sides: NDArray[np.float64], vertices: int) -> NDArray[np.int64]:
+def _find_grid_shapes(sides: Floats, vertices: int) -> Integers:
     """Find the numbers of points along u and v of each side, int64 (S, 2), for a given total."""
     # The lengths of the edges u and v, (S, 2).
-    lengths = np.sqrt((sides[:, 1:] ** 2).sum(axis=2))
+    edges = sides[:, 1:]
+    lengths = np.sqrt((edges**2).sum(axis=2))
+    area = lengths.prod(axis=1).sum()
     # Start with a spacing that gives too few points, and reduce it until there are enough.
-    spacing = 1.5 * math.sqrt(lengths.prod(axis=1).sum() / vertices)
+    spacing = 1.5 * math.sqrt(area / vertices)
     while True:
-        shapes: NDArray[np.int64] = np.maximum(2, (lengths / spacing).astype(np.int64) + 1)
-        if shapes.prod(axis=1).sum() >= vertices:
+        steps = (lengths / spacing).astype(np.int64)
+        shapes: Integers = np.maximum(2, steps + 1)
+        point_count = shapes.prod(axis=1).sum()
+        if point_count >= vertices:
             return shapes
         spacing *= 0.995
 
 
-def _cut_grid(
-    row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.int64]:
+def _cut_grid(row: Integers, column: Integers, rng: np.random.Generator) -> Integers:
     """Cut a grid into bricks, and join some of them to one background.
 
     A course is a strip of rows; bricks lie side by side in it.
@@ -211,49 +229,58 @@ def _cut_grid(
         int64 (N,), the segment of each point: 0 for the background, otherwise its brick.
     """
     course = row // _COURSE_ROWS
-    grid_shape = (int(course[-1]) + 1, int(column[-1]) + 1)
+    course_count = int(course[-1]) + 1
+    column_count = int(column[-1]) + 1
+    grid_shape = (course_count, column_count)
     is_first = rng.random(grid_shape) < _FIRST_PROBABILITY
     is_first[:, 0] = True
     # Number the bricks over all courses, and look up the brick of each point.
-    bricks = (is_first.cumsum() - 1).reshape(grid_shape)[course, column]
-    is_background = rng.random(int(bricks.max()) + 1) < _BACKGROUND_PROBABILITY
+    numbers = is_first.cumsum() - 1
+    bricks = numbers.reshape(grid_shape)[course, column]
+    brick_count = int(bricks.max()) + 1
+    is_background = rng.random(brick_count) < _BACKGROUND_PROBABILITY
     return np.where(is_background[bricks], 0, bricks + 1)
 
 
-def _renumber_faces(
-    triangles: NDArray[np.int64], kept: NDArray[np.int64], point_count: int
-) -> NDArray[np.int32]:
+def _renumber_faces(triangles: Integers, kept: Integers, point_count: int) -> NDArray[np.int32]:
     """Number triangles by the points that are kept, without those that lost a point."""
     new_indices = np.full(point_count, -1, np.int32)
     new_indices[kept] = np.arange(len(kept), dtype=np.int32)
     faces = new_indices[triangles]
-    return faces.compress(faces.min(axis=1) >= 0, axis=0)
+    is_whole = faces.min(axis=1) >= 0
+    return faces.compress(is_whole, axis=0)
 
 
-def _draw_alignment(rng: np.random.Generator) -> NDArray[np.float64]:
+def _draw_alignment(rng: np.random.Generator) -> Floats:
     """Draw an axis alignment that turns by 10 to 60 degrees, and shifts."""
     degrees = rng.uniform(10.0, 60.0)
     if rng.random() >= 0.5:
         degrees = -degrees
     cosine, sine = cosine_and_sine(degrees)
-    x, y, z = rng.uniform([-5.0, -5.0, -0.12], [5.0, 5.0, -0.02]).round(6)
-    return np.array([[cosine, -sine, 0, x], [sine, cosine, 0, y], [0, 0, 1, z], [0, 0, 0, 1]])
+    lowest = [-5.0, -5.0, -0.12]
+    highest = [5.0, 5.0, -0.02]
+    alignment = np.eye(4)
+    alignment[0, :2] = (cosine, -sine)
+    alignment[1, :2] = (sine, cosine)
+    alignment[:3, 3] = rng.uniform(lowest, highest).round(6)
+    return alignment
 
 
-def _to_scan_frame(
-    points: NDArray[np.float64], axis_alignment: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _to_scan_frame(points: Floats, axis_alignment: Floats) -> Floats:
     """Apply the inverse of an axis alignment to points, (V, 3)."""
     # Written out, because the order of sums in a matrix product differs between processors.
     cosine = axis_alignment[0, 0]
     sine = axis_alignment[1, 0]
     x, y, z = (points - axis_alignment[:3, 3]).T
-    return np.stack([cosine * x + sine * y, cosine * y - sine * x, z], axis=1)
+    along = cosine * x + sine * y
+    across = cosine * y - sine * x
+    return np.stack([along, across, z], axis=1)
 
 
-def _name_segments(segments: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int32]:
+def _name_segments(segments: Integers, rng: np.random.Generator) -> NDArray[np.int32]:
     """Name each segment after one of its vertices, as the release does; int32 (V,)."""
-    names = np.empty(int(segments.max()) + 1, np.int32)
+    segment_count = int(segments.max()) + 1
+    names = np.empty(segment_count, np.int32)
     shuffled = rng.permutation(len(segments)).astype(np.int32)
     # Of the vertices of a segment, the last in this random order names it.
     names[segments[shuffled]] = shuffled
@@ -261,20 +288,21 @@ def _name_segments(segments: NDArray[np.int64], rng: np.random.Generator) -> NDA
 
 
 def _draw_colors(
-    pieces: Sequence[Piece], vertex_pieces: NDArray[np.int64], rng: np.random.Generator
+    pieces: Sequence[Piece], vertex_pieces: Integers, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
     """Draw colours that differ a little between objects, and between vertices; uint8 (V, 3)."""
-    piece_colors = np.array([piece.color for piece in pieces])
-    piece_colors = piece_colors + rng.normal(0.0, _PIECE_COLOR_NOISE, (len(pieces), 3))
+    piece_colors = np.array([piece.color for piece in pieces], np.float64)
+    piece_colors += rng.normal(0.0, _PIECE_COLOR_NOISE, piece_colors.shape)
     brightness = rng.standard_normal((len(vertex_pieces), 1), np.float32)
     colors = piece_colors.astype(np.float32)[vertex_pieces]
     colors += brightness * np.float32(_VERTEX_COLOR_NOISE)
-    return np.clip(colors, 0, 255).astype(np.uint8)
+    clipped = np.clip(colors, 0, 255)
+    return clipped.astype(np.uint8)
 
 
 def _annotate(
     pieces: Sequence[Piece],
-    vertex_pieces: NDArray[np.int64],
+    vertex_pieces: Integers,
     segment_ids: NDArray[np.int32],
     rng: np.random.Generator,
 ) -> tuple[Group, ...]:
