@@ -11,7 +11,7 @@ import math
 import struct
 import zipfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import deflate
 import numpy as np
@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 from scannet_prep.base.images import encode_jpeg, encode_png
 from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.label_map import builtin_label_map
-from scannet_prep.synthetic.raster import ImagePoints, Visible, draw_triangles
+from scannet_prep.synthetic.raster import Float32s, ImagePoints, Visible, draw_triangles
 from scannet_prep.synthetic.scene import SyntheticScene
-
-Floats: TypeAlias = NDArray[np.float32]
 
 # The focal lengths of the metadata of a synthetic scene (1150 for 1296 columns, 575 for 640), at a
 # quarter of the size.
@@ -62,7 +60,7 @@ class RenderedFrame(NamedTuple):
         object_ids: uint8 (H, W), the object id + 1; 0 where there is none.
     """
 
-    pose: Floats
+    pose: Float32s
     color: NDArray[np.uint8]
     depth: NDArray[np.uint16]
     scannet_ids: NDArray[np.uint16]
@@ -101,7 +99,7 @@ def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
         )
 
 
-def render(scene: SyntheticScene, pose: Floats, camera: SensorCamera) -> tuple[Visible, Floats]:
+def render(scene: SyntheticScene, pose: Float32s, camera: SensorCamera) -> tuple[Visible, Float32s]:
     """Render the mesh of a scene.
 
     Args:
@@ -119,7 +117,7 @@ def render(scene: SyntheticScene, pose: Floats, camera: SensorCamera) -> tuple[V
     # Vertices behind the camera get any depth in front of it: their triangles are not drawn.
     is_before = depths[scene.faces] > _NEAR
     is_drawn = is_before.all(axis=1)
-    nearness: Floats = np.reciprocal(np.maximum(depths, np.float32(_NEAR)))
+    nearness: Float32s = np.reciprocal(np.maximum(depths, np.float32(_NEAR)))
     (fx, _, cx), (_, fy, cy) = camera.intrinsic[:2, :3]
     projected = ImagePoints(
         x=points[:, 0] * nearness * fx + cx,
@@ -167,7 +165,7 @@ def _make_camera(focal: float, size: tuple[int, int]) -> SensorCamera:
     return SensorCamera(intrinsic, np.eye(4, dtype=np.float32), size)
 
 
-def _make_poses(scene: SyntheticScene, count: int) -> Iterator[Floats]:
+def _make_poses(scene: SyntheticScene, count: int) -> Iterator[Float32s]:
     """Yield poses, float32 (4, 4), of a camera that turns once around the z axis."""
     lowest = scene.positions.min(axis=0)
     middle = (lowest + scene.positions.max(axis=0)) / 2

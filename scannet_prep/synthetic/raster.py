@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float32]
-Indices: TypeAlias = NDArray[np.integer[Any]]
-Numbers: TypeAlias = NDArray[np.floating[Any]]
+Float32s: TypeAlias = NDArray[np.float32]
+PixelNumbers: TypeAlias = NDArray[np.integer[Any]]
+ImageCoordinates: TypeAlias = NDArray[np.floating[Any]]
 
 # Twice the area, in square pixels, below which a triangle is not drawn.
 _MIN_AREA = 1e-2
@@ -37,9 +37,9 @@ class ImagePoints:
         nearness: float32 (V,), 1 / depth, positive.
     """
 
-    x: Floats
-    y: Floats
-    nearness: Floats
+    x: Float32s
+    y: Float32s
+    nearness: Float32s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,18 +52,18 @@ class Visible:
         weights: float32 (3, P), the weight of each corner; together 1.
     """
 
-    pixels: Indices
-    corners: Indices
-    weights: Floats
+    pixels: PixelNumbers
+    corners: PixelNumbers
+    weights: Float32s
 
     @property
-    def nearest(self) -> Indices:
+    def nearest(self) -> PixelNumbers:
         """The corner with the greatest weight at each pixel, (P,)."""
         best = self.weights.argmax(axis=0)
         found = np.take_along_axis(self.corners, best[np.newaxis], axis=0)
         return np.asarray(found[0])
 
-    def blend(self, values: NDArray[np.number[Any]]) -> Floats:
+    def blend(self, values: NDArray[np.number[Any]]) -> Float32s:
         """Interpolate values of vertices, (V, ...), at each pixel, (P, ...)."""
         blended = np.einsum("vp,vp...->p...", self.weights, values[self.corners])
         return np.asarray(blended)
@@ -104,7 +104,7 @@ def draw_triangles(
 def _draw(
     points: ImagePoints,
     faces: NDArray[np.int32],
-    numbers: Indices,
+    numbers: PixelNumbers,
     keys: NDArray[np.uint64],
     width: int,
 ) -> None:
@@ -153,11 +153,11 @@ def _draw(
 
 
 def _weigh(
-    x: Numbers,
-    y: Numbers,
-    rows: Indices,
-    columns: Indices,
-) -> Numbers:
+    x: ImageCoordinates,
+    y: ImageCoordinates,
+    rows: PixelNumbers,
+    columns: PixelNumbers,
+) -> ImageCoordinates:
     """Return twice the areas between pixels and the edges of triangles, (3, P).
 
     They are positive inside, in the order of the opposite corners.
@@ -179,11 +179,11 @@ def _weigh(
 
 
 def _cross(
-    x: Numbers,
-    y: Numbers,
-    other_x: Numbers,
-    other_y: Numbers,
-) -> Numbers:
+    x: ImageCoordinates,
+    y: ImageCoordinates,
+    other_x: ImageCoordinates,
+    other_y: ImageCoordinates,
+) -> ImageCoordinates:
     """Return the cross product of vectors in an image, whose y points down.
 
     It is positive if the turn from the first to the second is counter-clockwise.

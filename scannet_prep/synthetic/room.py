@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Color: TypeAlias = tuple[int, int, int]
-Floats: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
+Float64s: TypeAlias = NDArray[np.float64]
+Int64s: TypeAlias = NDArray[np.int64]
 
 # The floor is divided into square cells, each with four pieces of furniture. Metres.
 _CELL_SIZE = 2.5
@@ -60,8 +60,8 @@ class Room(NamedTuple):
 
     size: tuple[float, float, float]
     pieces: list[Piece]
-    sides: Floats
-    side_pieces: Integers
+    sides: Float64s
+    side_pieces: Int64s
 
 
 _WOOD: Color = (150, 108, 70)
@@ -153,7 +153,7 @@ def cosine_and_sine(degrees: float) -> tuple[float, float]:
     return round(cosine, 6), round(sine, 6)
 
 
-def _turn_around_z(sides: Floats, degrees: float) -> Floats:
+def _turn_around_z(sides: Float64s, degrees: float) -> Float64s:
     """Turn sides, (S, 3, 3), around the z axis: their corners and their edges alike."""
     cosine, sine = cosine_and_sine(degrees)
     # Each (S, 3).
@@ -163,7 +163,7 @@ def _turn_around_z(sides: Floats, degrees: float) -> Floats:
     return np.stack([turned_x, turned_y, z], axis=-1)
 
 
-def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> Floats:
+def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> Float64s:
     """Return the sides of a box whose centre is on the z axis, without thin rims.
 
     Returns:

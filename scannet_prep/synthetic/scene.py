@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -19,10 +19,14 @@ from scannet_prep.errors import UnknownSceneError, UsageError
 from scannet_prep.raw.segments import Group
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split
-from scannet_prep.synthetic.room import SHELL, Piece, cosine_and_sine, furnish_room
-
-Floats: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
+from scannet_prep.synthetic.room import (
+    SHELL,
+    Float64s,
+    Int64s,
+    Piece,
+    cosine_and_sine,
+    furnish_room,
+)
 
 MIN_VERTICES = 500
 
@@ -148,13 +152,13 @@ class _Mesh(NamedTuple):
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
     """
 
-    points: Floats
-    point_sides: Integers
-    segments: Integers
-    triangles: Integers
+    points: Float64s
+    point_sides: Int64s
+    segments: Int64s
+    triangles: Int64s
 
 
-def _mesh_sides(sides: Floats, vertices: int, rng: np.random.Generator) -> _Mesh:
+def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Mesh:
     """Cover each side, (S, 3, 3), with a grid: at least `vertices` points in all, and few more."""
     shapes = _find_grid_shapes(sides, vertices)
     points = []
@@ -198,7 +202,7 @@ def _mesh_sides(sides: Floats, vertices: int, rng: np.random.Generator) -> _Mesh
     )
 
 
-def _find_grid_shapes(sides: Floats, vertices: int) -> Integers:
+def _find_grid_shapes(sides: Float64s, vertices: int) -> Int64s:
     """Find the numbers of points along u and v of each side, int64 (S, 2), for a given total."""
     # The lengths of the edges u and v, (S, 2).
     edges = sides[:, 1:]
@@ -208,14 +212,14 @@ def _find_grid_shapes(sides: Floats, vertices: int) -> Integers:
     spacing = 1.5 * math.sqrt(area / vertices)
     while True:
         steps = (lengths / spacing).astype(np.int64)
-        shapes: Integers = np.maximum(2, steps + 1)
+        shapes: Int64s = np.maximum(2, steps + 1)
         point_count = shapes.prod(axis=1).sum()
         if point_count >= vertices:
             return shapes
         spacing *= 0.995
 
 
-def _cut_grid(row: Integers, column: Integers, rng: np.random.Generator) -> Integers:
+def _cut_grid(row: Int64s, column: Int64s, rng: np.random.Generator) -> Int64s:
     """Cut a grid into bricks, and join some of them to one background.
 
     A course is a strip of rows; bricks lie side by side in it.
@@ -242,7 +246,7 @@ def _cut_grid(row: Integers, column: Integers, rng: np.random.Generator) -> Inte
     return np.where(is_background[bricks], 0, bricks + 1)
 
 
-def _renumber_faces(triangles: Integers, kept: Integers, point_count: int) -> NDArray[np.int32]:
+def _renumber_faces(triangles: Int64s, kept: Int64s, point_count: int) -> NDArray[np.int32]:
     """Number triangles by the points that are kept, without those that lost a point."""
     new_indices = np.full(point_count, -1, np.int32)
     new_indices[kept] = np.arange(len(kept), dtype=np.int32)
@@ -251,7 +255,7 @@ def _renumber_faces(triangles: Integers, kept: Integers, point_count: int) -> ND
     return faces.compress(is_whole, axis=0)
 
 
-def _draw_alignment(rng: np.random.Generator) -> Floats:
+def _draw_alignment(rng: np.random.Generator) -> Float64s:
     """Draw an axis alignment that turns by 10 to 60 degrees, and shifts."""
     degrees = rng.uniform(10.0, 60.0)
     if rng.random() >= 0.5:
@@ -266,7 +270,7 @@ def _draw_alignment(rng: np.random.Generator) -> Floats:
     return alignment
 
 
-def _to_scan_frame(points: Floats, axis_alignment: Floats) -> Floats:
+def _to_scan_frame(points: Float64s, axis_alignment: Float64s) -> Float64s:
     """Apply the inverse of an axis alignment to points, (V, 3)."""
     # Written out, because the order of sums in a matrix product differs between processors.
     cosine = axis_alignment[0, 0]
@@ -277,7 +281,7 @@ def _to_scan_frame(points: Floats, axis_alignment: Floats) -> Floats:
     return np.stack([along, across, z], axis=1)
 
 
-def _name_segments(segments: Integers, rng: np.random.Generator) -> NDArray[np.int32]:
+def _name_segments(segments: Int64s, rng: np.random.Generator) -> NDArray[np.int32]:
     """Name each segment after one of its vertices, as the release does; int32 (V,)."""
     segment_count = int(segments.max()) + 1
     names = np.empty(segment_count, np.int32)
@@ -288,7 +292,7 @@ def _name_segments(segments: Integers, rng: np.random.Generator) -> NDArray[np.i
 
 
 def _draw_colors(
-    pieces: Sequence[Piece], vertex_pieces: Integers, rng: np.random.Generator
+    pieces: Sequence[Piece], vertex_pieces: Int64s, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
     """Draw colours that differ a little between objects, and between vertices; uint8 (V, 3)."""
     piece_colors = np.array([piece.color for piece in pieces], np.float64)
@@ -302,7 +306,7 @@ def _draw_colors(
 
 def _annotate(
     pieces: Sequence[Piece],
-    vertex_pieces: Integers,
+    vertex_pieces: Int64s,
     segment_ids: NDArray[np.int32],
     rng: np.random.Generator,
 ) -> tuple[Group, ...]:
