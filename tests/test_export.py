@@ -544,6 +544,14 @@ def test_groups_that_the_release_repeats_count_once(tmp_path):
     assert lines == ["5001", "5001", "4002", "4002", "4002", "0"]
 
 
+def test_group_without_a_label_is_no_instance_of_the_benchmark(tmp_path):
+    groups = [*tiny.GROUPS, tiny.group(2, [5], "no such")]
+    scene = tiny.process_tiny(tmp_path, {".aggregation.json": tiny.aggregation_file(groups)})
+    encode("benchmark-gt", scene, tmp_path)
+    lines = (tmp_path / "instance/scene0000_00.txt").read_text().split()
+    assert lines == ["2001", "2001", "1002", "1002", "1002", "0"]
+
+
 def test_lists_of_single_values(tmp_path):
     # Scenes of 0.83 and 2.17 of 3 samples.
     record = {"vertices": 8000, "counts": [1] * 20, "boxes": [], "axis_align_matrix": None}

@@ -32,18 +32,20 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, summarize_run
+from scannet_prep.cli.console import Console, describe_tasks, summarize_run
 from scannet_prep.cli.outcome import Outcome
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.frames import FramesEstimate, FramesPlan, FramesReport
+    from scannet_prep.stages.frames import FramesPlan
 
 _CONTENTS = ("color", "depth", "pose", "labels", "instances")
+_OPTIONS = ("every", "at_most", "size", "contents", "label_set", "layout", "keeps_lost")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -65,17 +67,21 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="DIR",
         help="folder for the frames (default: data/frames)",
     )
-    options = parser.add_argument_group("what to extract (default: the options of the folder)")
+    options = parser.add_argument_group(
+        "what to extract (default: the options of the folder)", argument_default=argparse.SUPPRESS
+    )
     number = options.add_mutually_exclusive_group()
     number.add_argument(
         "--every",
         type=shared.positive_number,
+        default=argparse.SUPPRESS,
         metavar="N",
         help="every n-th frame, beginning with the first; 1 for all (default: 20)",
     )
     number.add_argument(
         "--at-most",
         type=shared.positive_number,
+        default=argparse.SUPPRESS,
         metavar="N",
         help="at most N frames of each scene, evenly spaced",
     )
@@ -103,13 +109,14 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     options.add_argument(
         "--layout",
-        choices=("official", "frames25k", "mmdet3d"),
+        metavar="LAYOUT",
         help="names of the files (default: official; see layouts above)",
     )
     options.add_argument(
         "--keep-lost",
+        dest="keeps_lost",
         action=argparse.BooleanOptionalAction,
-        default=None,
+        default=argparse.SUPPRESS,
         help="write frames without tracking, too, as the official reader does; "
         "their poses contain -inf",
     )
@@ -120,7 +127,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     run_options.add_argument(
         "--dry-run",
         action="store_true",
-        help="show how many frames and bytes would be written, and write nothing",
+        help="show which scenes and how many frames would be written, and write nothing",
     )
 
 
@@ -134,49 +141,54 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         # Relative paths would be wrong on workers, which have another current folder.
         raw_dir = raw_dir.absolute()
         out_dir = out_dir.absolute()
-    plan = frames.plan(
-        raw_dir, out_dir, _options_from(arguments), selection=shared.selection_from(arguments)
-    )
+    options = {name: value for name, value in vars(arguments).items() if name in _OPTIONS}
+    # --every and --at-most replace each other, also if the folder has the other one.
+    if "at_most" in options:
+        options["every"] = 1
+    elif "every" in options:
+        options["at_most"] = None
+    plan = frames.plan(raw_dir, out_dir, options, selection=shared.selection_from(arguments))
+    console.say("\n".join(_describe(plan)))
+    jobs = shared.jobs_from(arguments)
     if arguments.dry_run:
-        estimate = frames.estimate_plan(plan, jobs=shared.jobs_from(arguments), progress=console)
-        value = {
+        counts, failures = frames.count(plan, jobs=jobs, progress=console)
+        reasons, lines = describe_tasks(plan.tasks)
+        total = sum(scene.frames for scene in counts.values())
+        lost = sum(scene.lost for scene in counts.values())
+        lines.append(f"{count_of(total, 'frame')}, and {lost:,} without tracking")
+        planned = {
             "dry_run": True,
-            "raw_dir": plan.raw_dir,
-            "out_dir": plan.out_dir,
-            "options": plan.options,
-            "scenes": {name: scene._asdict() for name, scene in estimate.scenes.items()},
+            "raw_dir": raw_dir,
+            "out_dir": out_dir,
+            "options": plan.context.options,
+            "to_make": reasons,
+            "scenes": {name: scene._asdict() for name, scene in counts.items()},
             "kept": [record.scene_id for record in plan.kept],
             "without_stream": plan.without_stream,
-            "failures": estimate.failures,
+            "failures": failures,
         }
-        return Outcome(value, _describe_estimate(plan, estimate), estimate.failures)
-    console.say(_describe_start(plan))
+        return Outcome(planned, lines, failures)
     with shared.executor_from(arguments) as executor:
-        report = frames.run(
-            plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
+        report = frames.run(plan, jobs=jobs, progress=console, executor=executor)
+    size = f"{count_of(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
+    lines = summarize_run(report, size, console.seconds)
+    if report.lost_frames:
+        verb = "written" if report.options.keeps_lost else "omitted"
+        frames_text = count_of(report.lost_frames, "frame")
+        lines.append(
+            f"{frames_text} without tracking: {verb}, and listed in frames.json of each scene"
         )
-    lines = _describe_report(report, console.seconds)
     return Outcome(report, lines, report.failures, {"seconds": console.seconds})
 
 
-def _options_from(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the options that were given; the others are those of the folder."""
-    given = {
-        "every": arguments.every,
-        "at_most": arguments.at_most,
-        "size": arguments.size,
-        "contents": arguments.contents,
-        "label_set": arguments.label_set,
-        "layout": arguments.layout,
-        "keeps_lost": arguments.keep_lost,
-    }
-    options: dict[str, object] = {name: value for name, value in given.items() if value is not None}
-    # --every and --at-most replace each other, also if the folder has the other one.
-    if arguments.at_most is not None:
-        options["every"] = 1
-    if arguments.every is not None:
-        options["at_most"] = None
-    return options
+def _describe(plan: FramesPlan) -> Iterator[str]:
+    """Describe the scenes and the options, one line each."""
+    scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
+    yield f"frames: {plan.raw_dir} -> {plan.out_dir}: {scenes}"
+    yield plan.context.options.text
+    if plan.without_stream:
+        scenes = count_of(len(plan.without_stream), "scene")
+        yield f"left out: {scenes} without .sens ({list_some(plan.without_stream)})"
 
 
 def _size_argument(text: str) -> tuple[int, int]:
@@ -189,56 +201,3 @@ def _size_argument(text: str) -> tuple[int, int]:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 320x240")
     return int(match[1]), int(match[2])
-
-
-def _describe_start(plan: FramesPlan) -> str:
-    """Describe the options and the scenes, one line each."""
-    options = plan.options
-    selected = f"1 frame in {options.every:,}" if options.every > 1 else "every frame"
-    if options.at_most is not None:
-        selected = f"at most {options.at_most:,} frames of each scene"
-    size = f"{options.size[0]} x {options.size[1]}" if options.size else "size as stored"
-    contents = " ".join(options.contents)
-    if "labels" in options.contents:
-        contents += f" ({options.label_set})"
-    scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
-    lines = [
-        f"frames: {selected}, {size}, {contents}, layout {options.layout}",
-        f"{plan.raw_dir} -> {plan.out_dir}: {scenes}",
-    ]
-    if plan.without_stream:
-        scenes = count_of(len(plan.without_stream), "scene")
-        lines.append(f"left out: {scenes} without .sens ({list_some(plan.without_stream)})")
-    return "\n".join(lines)
-
-
-def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> list[str]:
-    """Describe the result of a dry run."""
-    lines = [_describe_start(plan)]
-    scenes = estimate.scenes.values()
-    frames = count_of(sum(scene.frames for scene in scenes), "frame")
-    size = format_bytes(sum(scene.size_bytes for scene in scenes))
-    lost_count = sum(scene.lost for scene in scenes)
-    lines.append(
-        f"dry run: {frames} of {count_of(len(scenes), 'scene')}, about {size}, "
-        f"would be extracted; {_describe_lost(lost_count)}; nothing was written"
-    )
-    if plan.kept:
-        kept = list_some([record.scene_id for record in plan.kept])
-        lines.append(f"  {len(plan.kept):,}: up to date ({kept})")
-    return lines
-
-
-def _describe_report(report: FramesReport, seconds: float) -> list[str]:
-    """Describe the result of a run."""
-    size = f"{count_of(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
-    lines = summarize_run(report, size, seconds)
-    if report.lost_frames:
-        verb = "written" if report.options.keeps_lost else "omitted"
-        lost = _describe_lost(report.lost_frames)
-        lines.append(f"{lost}: {verb}, and listed in the frames.json of each scene")
-    return lines
-
-
-def _describe_lost(count: int) -> str:
-    return f"{count_of(count, 'frame')} without tracking"

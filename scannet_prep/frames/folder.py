@@ -21,7 +21,7 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.frames.options import LAYOUTS, FrameContent
-from scannet_prep.frames.record import FramesRecord, iter_records, read_record
+from scannet_prep.frames.record import FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 from scannet_prep.release.scene import SceneId
 
@@ -49,7 +49,7 @@ class FrameFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._record_paths = dict(iter_records(self.path))
+        self._record_paths = find_records(self.path)
         self.scene_ids = tuple(self._record_paths)
         if not self.scene_ids:
             raise MissingFileError(

@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.images import check_gray_png, decode_gray, encode_png, resize_nearest
+from scannet_prep.base.images import (
+    GrayImage,
+    check_gray_png,
+    decode_gray,
+    encode_png,
+    resize_nearest,
+)
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameContent, LabelIds
@@ -20,60 +26,27 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 _FOLDERS: dict[FrameContent, str] = {"labels": "label-filt", "instances": "instance-filt"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelTable:
-    """The conversion of ScanNet ids to other ids.
-
-    Attributes:
-        ids: uint8 (MAX_SCANNET_ID + 1,), the other id of each ScanNet id.
-        is_known: bool (MAX_SCANNET_ID + 1,), whether the label map has a ScanNet id, or it is 0.
-    """
-
-    ids: NDArray[np.uint8]
-    is_known: NDArray[np.bool_]
-
-    def convert(self, scannet_ids: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.uint8]:
-        """Convert ScanNet ids, of any shape.
-
-        Raises:
-            ContentError: An id is not in the label map.
-        """
-        is_unknown = ~self.is_known[scannet_ids]
-        if is_unknown.any():
-            unknown = [str(number) for number in np.unique(scannet_ids[is_unknown])]
-            raise ContentError(
-                f"has ScanNet ids that are not in the label map: {list_some(unknown)}",
-                "to extract the ids as they are stored: --label-set raw",
-            )
-        return self.ids[scannet_ids]
-
-
-def make_label_table(label_set: LabelIds, label_map: LabelMap) -> LabelTable | None:
+def make_label_table(label_set: LabelIds, label_map: LabelMap) -> NDArray[np.int16] | None:
     """Make the conversion of ScanNet ids to those of a label set.
 
     Returns:
-        The conversion; None for `raw`, the ScanNet ids themselves.
+        int16 (MAX_SCANNET_ID + 1,), the other id of each ScanNet id, -1 if the label map lacks it;
+        None for `raw`, the ScanNet ids themselves.
     """
     if label_set == "raw":
         return None
-    nyu40_ids = np.zeros(MAX_SCANNET_ID + 1, np.uint8)
-    is_known = np.zeros(MAX_SCANNET_ID + 1, np.bool_)
-    is_known[0] = True
+    table = np.full(MAX_SCANNET_ID + 1, -1, np.int16)
+    table[0] = 0
     # Three ScanNet ids have rows with two nyu40 ids. As in the official script
     # (convert_scannet_label_image.py), the last row counts.
     for row in label_map.rows.values():
-        nyu40_ids[row.scannet_id] = row.nyu40_id
-        is_known[row.scannet_id] = True
-
-    if label_set == "nyu40":
-        return LabelTable(nyu40_ids, is_known)
+        table[row.scannet_id] = row.nyu40_id
+    is_known = table >= 0
     if label_set == "scannet20":
-        train_ids = np.zeros(256, np.uint8)
-        train_ids[list(SCANNET20.ids)] = np.arange(1, len(SCANNET20) + 1)
-        return LabelTable(train_ids[nyu40_ids], is_known)
-    train_ids = np.zeros(MAX_SCANNET_ID + 1, np.uint8)
-    train_ids[list(SCANNET200.ids)] = np.arange(1, len(SCANNET200) + 1)
-    return LabelTable(train_ids, is_known)
+        table[is_known] = SCANNET20.labels_from_raw_ids(table[is_known])
+    elif label_set == "scannet200":
+        table[is_known] = SCANNET200.labels_from_raw_ids(np.flatnonzero(is_known))
+    return table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +63,7 @@ class LabelImages:
     archive: zipfile.ZipFile
     path: Path
     content: FrameContent
-    table: LabelTable | None
+    table: NDArray[np.int16] | None
 
     def encode(self, number: int, stored_size: tuple[int, int], size: tuple[int, int]) -> bytes:
         """Make the image of a frame.
@@ -114,7 +87,23 @@ class LabelImages:
                 return stored
             image = resize_nearest(decode_gray(stored, stored_size), size)
             if self.table is not None:
-                image = self.table.convert(image)
+                image = _convert(image, self.table)
             return encode_png(image)
         except ContentError as error:
             raise FileError(self.path, f"{name!r} in it {error.message}", error.hint) from None
+
+
+def _convert(scannet_ids: GrayImage, table: NDArray[np.int16]) -> NDArray[np.uint8]:
+    """Convert ScanNet ids, of any shape.
+
+    Raises:
+        ContentError: An id is not in the label map.
+    """
+    ids = table[scannet_ids]
+    if (ids < 0).any():
+        unknown = [str(number) for number in np.unique(scannet_ids[ids < 0])]
+        raise ContentError(
+            f"has ScanNet ids that are not in the label map: {list_some(unknown)}",
+            "to extract the ids as they are stored: --label-set raw",
+        )
+    return ids.astype(np.uint8)

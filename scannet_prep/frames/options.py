@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -15,7 +15,6 @@ from scannet_prep.release.scene import Split
 
 FrameContent: TypeAlias = Literal["color", "depth", "pose", "labels", "instances"]
 LabelIds: TypeAlias = Literal["raw", "nyu40", "scannet20", "scannet200"]
-LayoutName: TypeAlias = Literal["official", "frames25k", "mmdet3d"]
 _CONTENTS: tuple[FrameContent, ...] = get_args(FrameContent)
 
 STREAM = KINDS[".sens"]
@@ -33,7 +32,8 @@ class FrameLayout:
 
     Attributes:
         paths: The path of a file of each content, with `{}` for the name of the frame.
-        matrices: The path of each matrix of the cameras that the layout has.
+        matrices: The path of each matrix of the cameras that the layout has: `intrinsic_color`,
+            `extrinsic_color`, `intrinsic_depth`, `extrinsic_depth`.
         digits: The name of a frame is padded to this number of digits.
         counts_kept: Whether frames are named by their position among those that were extracted,
             instead of their number in the stream.
@@ -63,13 +63,15 @@ _FOLDERS: dict[FrameContent, str] = {
     "labels": "label/{}.png",
     "instances": "instance/{}.png",
 }
-LAYOUTS: dict[LayoutName, FrameLayout] = {
+LAYOUTS = {
     # reader.py of ScanNet's SensReader.
     "official": FrameLayout(
         paths=_FOLDERS,
         matrices={
-            name: f"intrinsic/{name}.txt"
-            for name in ("intrinsic_color", "extrinsic_color", "intrinsic_depth", "extrinsic_depth")
+            "intrinsic_color": "intrinsic/intrinsic_color.txt",
+            "extrinsic_color": "intrinsic/extrinsic_color.txt",
+            "intrinsic_depth": "intrinsic/intrinsic_depth.txt",
+            "extrinsic_depth": "intrinsic/extrinsic_depth.txt",
         },
     ),
     # scannet_frames_25k.zip of the release.
@@ -102,7 +104,7 @@ class FrameOptions:
         contents: What is written of each frame; sorted, and each once.
         label_set: The ids in label images: ScanNet ids (`raw`), nyu40 ids, or train id + 1 of a
             label set. 0 is unlabeled in all of them.
-        layout: The names of the files.
+        layout: The names of the files, one of `LAYOUTS`.
         keeps_lost: Whether frames without tracking are written, too.
 
     Raises:
@@ -114,53 +116,39 @@ class FrameOptions:
     size: tuple[int, int] | None = None
     contents: tuple[FrameContent, ...] = ("color", "depth", "pose")
     label_set: LabelIds = "raw"
-    layout: LayoutName = "official"
+    layout: str = "official"
     keeps_lost: bool = False
 
     def __post_init__(self) -> None:
         """Sort the contents, and check the options."""
-        _check_choices("contents", self.contents, _CONTENTS)
-        _check_choices("label_set", [self.label_set], get_args(LabelIds))
-        _check_choices("layout", [self.layout], get_args(LayoutName))
+        if self.layout not in LAYOUTS:
+            problem = f"{self.layout!r} is not a layout"
+            raise UsageError(problem, f"there are: {', '.join(LAYOUTS)}")
+        for content in self.contents:
+            if content not in LAYOUTS[self.layout].paths:
+                problem = f"the layout {self.layout} has no place for {content}"
+                raise UsageError(problem, "choose another layout, or leave it out of --with")
         contents = tuple(name for name in _CONTENTS if name in self.contents)
         object.__setattr__(self, "contents", contents)
-        if self.every < 1 or (self.at_most is not None and self.at_most < 1):
-            raise UsageError("every and at_most must be at least 1", "--every 20")
         if self.size is not None and not all(1 <= side <= _MAX_SIDE for side in self.size):
+            width, height = self.size
             raise UsageError(
-                f"images of {self.size[0]} x {self.size[1]} cannot be written: expected 1 to "
-                f"{_MAX_SIDE:,} pixels in both directions",
-                "--size 320x240",
-            )
-        missing = [name for name in self.contents if name not in LAYOUTS[self.layout].paths]
-        if missing:
-            raise UsageError(
-                f"the layout {self.layout} has no place for {missing[0]}",
-                "use the layout official or frames25k, or leave it out of --with",
+                f"images of {width} x {height} cannot be written: expected 1 to {_MAX_SIDE:,} "
+                "pixels in both directions"
             )
         if self.label_set != "raw" and "labels" not in self.contents:
-            raise UsageError(
-                f"the label set {self.label_set} is of no use without label images",
-                f"--with {' '.join(self.contents)} labels --label-set {self.label_set}",
-            )
+            problem = f"the label set {self.label_set} is of no use without label images"
+            raise UsageError(problem, "add labels to --with")
 
     @property
-    def flags(self) -> str:
-        """The options of the command that they come from."""
+    def text(self) -> str:
+        """The options in words."""
         words = []
-        if self.at_most is None or self.every > 1:
-            words.append(f"--every {self.every}")
-        if self.at_most is not None:
-            words.append(f"--at-most {self.at_most}")
-        if self.size is not None:
-            words.append(f"--size {self.size[0]}x{self.size[1]}")
-        words.append(f"--with {' '.join(self.contents)}")
-        if "labels" in self.contents:
-            words.append(f"--label-set {self.label_set}")
-        words.append(f"--layout {self.layout}")
-        if self.keeps_lost:
-            words.append("--keep-lost")
-        return " ".join(words)
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is not None:
+                words.append(f"{option.name.replace('_', ' ')}: {value}")
+        return ", ".join(words)
 
     def contents_of(self, split: Split) -> tuple[FrameContent, ...]:
         """Return what is written of the scenes of a split: those of test have no 2D labels."""
@@ -195,14 +183,3 @@ class FrameOptions:
             return numbers
         positions = np.arange(self.at_most) * len(numbers) // self.at_most
         return numbers[positions]
-
-
-def _check_choices(option: str, values: Sequence[str], choices: Sequence[str]) -> None:
-    """Check the values of an option.
-
-    Raises:
-        UsageError: One of them is unknown.
-    """
-    for value in values:
-        if value not in choices:
-            raise UsageError(f"{option}: unknown {value!r}, expected {', '.join(choices)}")

@@ -62,7 +62,8 @@ def project(
     points = np.asarray(points)
     intrinsic_matrix = np.asarray(intrinsics, np.float64)
     points_from_camera = _check_pose(camera_to_points)
-    _check_arguments(points, intrinsic_matrix, size, depth)
+    if depth is not None:
+        _check_depth(depth, size)
     # NaN is neither.
     if not (tolerance >= 0 and margin >= 0):
         raise UsageError(
@@ -164,23 +165,12 @@ def _check_pose(pose: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     return matrix
 
 
-def _check_arguments(
-    points: NDArray[Any],
-    intrinsics: NDArray[np.float64],
-    size: tuple[int, int],
-    depth: NDArray[Any] | None,
-) -> None:
-    """Check the shapes and types of the arrays that `project` is given."""
-    if points.ndim != 2 or points.shape[1] != 3:
-        raise UsageError(f"points have the shape {points.shape}, expected (V, 3)")
-    if intrinsics.shape not in {(3, 3), (4, 4)}:
-        raise UsageError(
-            f"the intrinsics have the shape {intrinsics.shape}, expected (3, 3) or (4, 4)"
-        )
-    if not np.isfinite(intrinsics).all():
-        raise UsageError("the intrinsics are not finite")
-    if depth is None:
-        return
+def _check_depth(depth: NDArray[Any], size: tuple[int, int]) -> None:
+    """Check the shape and the type of a depth image.
+
+    Raises:
+        UsageError: It has another shape than the size, or is not in millimetres.
+    """
     if depth.shape != (size[1], size[0]):
         raise UsageError(
             f"the depth image has the shape {depth.shape}, expected (height, width) "

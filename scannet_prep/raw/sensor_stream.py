@@ -246,6 +246,15 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         self.depth_shift = float(header["depth_shift"])
         self.poses = np.array(self._heads["pose"], np.float32)
 
+    def check_cameras(self) -> None:
+        """Check that both cameras can be used.
+
+        Raises:
+            FileError: A matrix of them is not finite.
+        """
+        if not (self.color_camera.is_finite and self.depth_camera.is_finite):
+            raise FileError(self.path, "its header has a matrix that is not finite")
+
     def __exit__(self, *_error: object) -> None:
         """Close the file."""
         self._stack.close()
@@ -394,6 +403,7 @@ def check_sensor_stream(path: Path, progress: Progress) -> None:
         FileError: The stream is truncated, or a frame is damaged.
     """
     with SensorStream(path) as stream:
+        stream.check_cameras()
         end = 0
         for frame in stream:
             frame.checked_jpeg()

@@ -16,7 +16,7 @@ from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import FileError, ScanNetPrepError
-from scannet_prep.frames.record import RECORD_NAME, iter_scene_folders, read_record
+from scannet_prep.frames.record import RECORD_NAME, read_record
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.check import check_file
@@ -221,13 +221,16 @@ class Frames(Place):
         self._frame_count = 0
         self._options = set[str]()
         scenes = {}
-        for scene_id, path in iter_scene_folders(folder):
-            scenes[str(scene_id)] = PlaceScene("", 0, 0)
+        for path in folder.iterdir():
+            if not SceneId.is_valid(path.name):
+                continue
+            scene_id = path.name
+            scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
                 record = read_record(path / RECORD_NAME)
-                scenes[str(scene_id)] = PlaceScene(record.split, 0, record.size_bytes)
+                scenes[scene_id] = PlaceScene(record.split, 0, record.size_bytes)
                 self._frame_count += len(record.frames)
-                self._options.add(record.options.flags)
+                self._options.add(record.options.text)
         super().__init__(str(folder), scenes)
 
     def verify(self, scene_id: str) -> list[Finding]:

@@ -23,7 +23,6 @@ from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import OutputError, UsageError
-from scannet_prep.frames import FrameOptions
 from scannet_prep.frames.options import LABEL_KINDS, STREAM
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.scene import SceneId, Split
@@ -84,8 +83,8 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> d
             failures += download.run(files, progress=progress, needs_terms=False).failures
     scenes = process.plan(raw_dir, processed_dir, ProcessOptions(scannet200=True, align_axis=True))
     processed = process.run(scenes, jobs=jobs, progress=progress)
-    options = FrameOptions(every=1, contents=("color", "depth", "pose", "labels", "instances"))
-    streams = frames.plan(raw_dir, frames_dir, options)
+    contents = ("color", "depth", "pose", "labels", "instances")
+    streams = frames.plan(raw_dir, frames_dir, {"every": 1, "contents": contents})
     extracted = frames.run(streams, jobs=jobs, progress=progress)
     failures += [*processed.failures, *extracted.failures]
     if failures:

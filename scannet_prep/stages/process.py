@@ -52,12 +52,12 @@ from scannet_prep.processed.manifest import (
     write_manifest,
 )
 from scannet_prep.processed.scene import ProcessOptions, SceneMeta, encode_processed
-from scannet_prep.raw.tree import RawScene, find_raw_scenes, find_strangers
+from scannet_prep.raw.tree import find_raw_scenes, find_strangers
 from scannet_prep.release.files import MESH, NOTICE_NAME, NOTICE_TEXT
 from scannet_prep.release.irregularities import WarningSummary, summarize_warnings
 from scannet_prep.release.label_map import LabelMap, describe_differences, label_map_for
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.selection import Selection, select_scenes, write_failed_list
+from scannet_prep.stages.selection import SceneTask, Selection, select_scenes, write_failed_list
 
 _SAVE_INTERVAL_S = 5.0
 # Size of a processed scene, as a multiple of its mesh. Measured on the release: 0.55, and 1.1 with
@@ -73,33 +73,6 @@ _HINT_CHANGED = "run the same command again"
 _HINT_LABEL_MAP = "remove it to use the built-in one, or leave out --strict"
 _HINT_DAMAGE = "every train and val scene of the release has it: download its files again"
 _HINT_DOUBT = "to process the scene anyway, leave out --strict"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessTask:
-    """One scene to make.
-
-    Attributes:
-        scene: Its raw files.
-        split: The split it goes into.
-        path: The file to write.
-        reason: The reason why it has to be made.
-    """
-
-    scene: RawScene
-    split: Split
-    path: Path
-    reason: str = ""
-
-    @property
-    def scene_id(self) -> SceneId:
-        """The scene."""
-        return self.scene.scene_id
-
-    @property
-    def source(self) -> Path:
-        """The folder of its raw files, for messages."""
-        return self.scene.directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +113,7 @@ class ProcessPlan:
     context: ProcessContext
     before: Manifest
     has_new_head: bool
-    tasks: tuple[ProcessTask, ...]
+    tasks: tuple[SceneTask, ...]
     kept: tuple[str, ...]
     raw_gone: tuple[str, ...]
     failures: tuple[Finding, ...]
@@ -226,9 +199,7 @@ def plan(
     raw_gone = []
     for scene_id, split in selected:
         try:
-            task = ProcessTask(
-                raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id)
-            )
+            task = SceneTask(raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id))
             reason = _find_reason(task, recorded.get(scene_id), context)
         except (KeyError, MissingFileError):
             raw_gone.append(str(scene_id))
@@ -293,7 +264,7 @@ def _check_label_map(context: ProcessContext) -> list[Finding]:
     return [note] if difference else []
 
 
-def _find_reason(task: ProcessTask, entry: SceneEntry | None, context: ProcessContext) -> str:
+def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessContext) -> str:
     """Find the reason why a scene has to be made, from its record, sizes and times, as make does.
 
     Returns:
@@ -416,7 +387,7 @@ class _Record:
         self._saved = plan.before
         self._saved_s = 0.0
 
-    def settle(self, task: ProcessTask, outcome: tuple[Path, SceneEntry] | Finding) -> None:
+    def settle(self, task: SceneTask, outcome: tuple[Path, SceneEntry] | Finding) -> None:
         """Give the file of a scene its final name, or note its failure."""
         name = task.scene_id
         self._unfinished.discard(name)
@@ -470,7 +441,7 @@ class _Record:
         )
 
 
-def make_scene_file(task: ProcessTask, context: ProcessContext) -> tuple[Path, SceneEntry]:
+def make_scene_file(task: SceneTask, context: ProcessContext) -> tuple[Path, SceneEntry]:
     """Make a scene, in a worker.
 
     A worker that outlives its run changes nothing: it never writes under a final name.

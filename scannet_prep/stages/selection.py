@@ -9,6 +9,7 @@ from pathlib import Path
 from scannet_prep.base.files import remove_file, write_if_changed
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import UnknownSceneError
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split, read_scene_list
 
@@ -84,6 +85,33 @@ class Selection:
         if self.splits and not selected:
             problem = f"{place}: has no scenes in {splits}"
             raise UnknownSceneError(problem, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class SceneTask:
+    """One scene to make from raw files.
+
+    Attributes:
+        scene: Its raw files.
+        split: The split it goes into.
+        path: The file or folder to write.
+        reason: The reason why it has to be made.
+    """
+
+    scene: RawScene
+    split: Split
+    path: Path
+    reason: str = ""
+
+    @property
+    def scene_id(self) -> SceneId:
+        """The scene."""
+        return self.scene.scene_id
+
+    @property
+    def source(self) -> Path:
+        """The folder of its raw files, for messages."""
+        return self.scene.directory
 
 
 def select_scenes(
