@@ -95,7 +95,8 @@ def write_list(folder, scene_id, prediction):
     lines = []
     for number, (mask, label, score) in enumerate(zip(*prediction, strict=True)):
         mask_name = f"pred_mask/{scene_id}_{number}.txt"
-        mask_text = "".join(f"{value:d}\n" for value in mask)
+        # Any number but 0 is inside.
+        mask_text = "".join(f"{value * (1 + number % 2):d}\n" for value in mask)
         (folder / mask_name).write_text(mask_text)
         lines.append(f"{mask_name} {raw_ids([label], SCANNET20)[0]} {score}\n")
     (folder / f"{scene_id}.txt").write_text("".join(lines))

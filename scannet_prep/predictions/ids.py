@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
+from scannet_prep.evaluation.scores import BoolArray, FloatArray, IntArray
 from scannet_prep.predictions.numberings import (
     FIRST_ID,
     LAST_ID,
@@ -64,7 +65,7 @@ class IdCounts:
 
     def add(
         self,
-        ids: NDArray[np.int64],
+        ids: IntArray,
         prediction: Any,  # noqa: ANN401 - by task, see `Predictions.read`
         true_labels: NDArray[np.integer] | None = None,
     ) -> None:
@@ -151,7 +152,7 @@ class IdCounts:
         )
         return best
 
-    def _measure_recalls(self, numbering: Numbering) -> NDArray[np.float64]:
+    def _measure_recalls(self, numbering: Numbering) -> FloatArray:
         """Measure how much of each class in the ground truth a numbering makes right, from 0 to 1.
 
         Label sets are compared by the nyu40 ids of their classes: ScanNet20's chair agrees with
@@ -202,7 +203,7 @@ class IdCounts:
         return best
 
 
-def _count(counts: NDArray[np.int64]) -> dict[int, int]:
+def _count(counts: IntArray) -> dict[int, int]:
     """Count the ids that occur, in ascending order."""
     totals = counts.sum(axis=0).tolist()
     return {number: total for number, total in enumerate(totals, FIRST_ID) if total}
@@ -212,9 +213,7 @@ def _without(id_counts: Mapping[int, int], ids: Collection[int]) -> dict[int, in
     return {number: count for number, count in id_counts.items() if number not in ids}
 
 
-def _find_mask_classes(
-    masks: NDArray[np.bool_], true_labels: NDArray[np.integer]
-) -> NDArray[np.int64]:
+def _find_mask_classes(masks: BoolArray, true_labels: NDArray[np.integer]) -> IntArray:
     """Find the most frequent class of the ground truth in each mask, int64 (M,); -1 for none.
 
     Args:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.evaluation.instance import counted_classes
+from scannet_prep.evaluation.scores import IntArray
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 
@@ -56,11 +57,11 @@ class Numbering:
         """The ids that mean unlabeled."""
         return UNLABELED_IDS - self.train_ids.keys()
 
-    def find_classes(self, ids: NDArray[np.integer]) -> NDArray[np.int64]:
+    def find_classes(self, ids: NDArray[np.integer]) -> IntArray:
         """Find the train ids that ids in a file stand for, int64; -1 for none."""
         known_ids = range(FIRST_ID, LAST_ID + 1)
         table = np.array([self.train_ids.get(number, -1) for number in known_ids], np.int64)
-        classes: NDArray[np.int64] = table[np.clip(ids, FIRST_ID, LAST_ID) - FIRST_ID]
+        classes: IntArray = table[np.clip(ids, FIRST_ID, LAST_ID) - FIRST_ID]
         return classes
 
     def ids_of(self, task: Task) -> set[int]:
@@ -115,7 +116,7 @@ def _iter_numberings(label_set: LabelSet, task: Task) -> Iterator[Numbering]:
     yield Numbering(f"{name} + 1", label_set, dict(enumerate(counted, 1)), f"{make}[ids - 1]")
 
 
-def to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:
+def to_scannet20(label_set: LabelSet) -> IntArray:
     """Map the classes of a label set to train ids of ScanNet20, int64 (K,); -1 for no class."""
     if label_set == SCANNET20:
         return np.arange(len(SCANNET20))

@@ -15,7 +15,7 @@ from scannet_prep.base.files import read_file
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
-from scannet_prep.evaluation.scores import check_integers
+from scannet_prep.evaluation.scores import BoolArray, IntArray, check_integers
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
 from scannet_prep.predictions.numberings import Numbering, Task, declared_numbering
 from scannet_prep.release.label_sets import LabelSet
@@ -76,7 +76,7 @@ class Predictions:
             problem = f"has no predictions of {count}: {list_some(missing)}"
             raise MissingFileError(self.folder, problem, hint)
 
-    def read(self, scene_id: str, vertex_count: int) -> tuple[Any, NDArray[np.int64]]:
+    def read(self, scene_id: str, vertex_count: int) -> tuple[Any, IntArray]:
         """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
 
         | task | file | content |
@@ -176,7 +176,7 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
         ContentError: A line is not as expected.
         FileError: A mask cannot be read, or is not as expected.
     """
-    masks: dict[Path, NDArray[np.bool_]] = {}
+    masks: dict[Path, BoolArray] = {}
     labels: list[int] = []
     scores: list[float] = []
     text = read_file(path).decode("utf-8", "replace")
@@ -201,7 +201,7 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
     }
 
 
-def _read_mask(path: Path, vertex_count: int) -> NDArray[np.bool_]:
+def _read_mask(path: Path, vertex_count: int) -> BoolArray:
     """Read a mask, bool (V,), from a file of one number per vertex.
 
     Raises:
