@@ -72,8 +72,9 @@ class Predictions:
         """
         missing = sorted(set(scene_ids) - self.paths.keys())
         if missing:
-            count = f"{len(missing):,} of {count_of(len(scene_ids), 'scene')}"
-            problem = f"has no predictions of {count}: {list_some(missing)}"
+            count = len(missing)
+            scenes = count_of(len(scene_ids), "scene")
+            problem = f"has no predictions of {count:,} of {scenes}: {list_some(missing)}"
             raise MissingFileError(self.folder, problem, hint)
 
     def read(self, scene_id: str, vertex_count: int) -> tuple[Any, IntArray]:
@@ -117,8 +118,10 @@ class Predictions:
     def _read_vertex_ids(self, path: Path) -> NDArray[Any]:
         """Read the id of each vertex, (V,), without mapping it to a train id."""
         if path.name.endswith(_OCTFORMER_ENDING):
+            scores = load_scores(path, len(self.label_set))
+            columns = scores.argmax(axis=1)
             # The first column, for unlabeled, becomes -1.
-            return np.asarray(load_scores(path, len(self.label_set)).argmax(axis=1) - 1)
+            return np.asarray(columns - 1)
         if self.has_raw_ids:
             return parse_lines(read_file(path))
         return load_arrays(path)[""]  # the name of the only array of an `.npy` file
@@ -180,22 +183,25 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
     labels: list[int] = []
     scores: list[float] = []
     text = read_file(path).decode("utf-8", "replace")
-    for line_number, line in enumerate(text.splitlines(), start=1):
+    lines = text.splitlines()
+    for line_number, line in enumerate(lines, start=1):
         problem = f"line {line_number:,}: found {line!r:.80}"
         match = _LIST_LINE.fullmatch(line)
         if match is None:
             expected = "expected path, id and confidence, separated by single blanks"
             raise ContentError(f"{problem}, {expected}")
         name = Path(match[1])
-        if name.is_absolute() or ".." in name.parts or name in masks:
+        is_outside = name.is_absolute() or ".." in name.parts
+        if is_outside or name in masks:
             expected = "expected the path of another mask, inside this folder"
             raise ContentError(f"{problem}, {expected}")
         masks[name] = _read_mask(path.parent / name, vertex_count)
         labels.append(int(match[2]))
         scores.append(float(match[3]))
+    # An array of an empty list would have no columns.
+    rows = np.array(list(masks.values()), np.bool_)
     return {
-        # An array of an empty list would have no columns.
-        "masks": np.array(list(masks.values())).reshape(len(masks), vertex_count),
+        "masks": rows.reshape(len(masks), vertex_count),
         "labels": np.array(labels, np.int64),
         "scores": np.array(scores, np.float64),
     }
@@ -209,7 +215,8 @@ def _read_mask(path: Path, vertex_count: int) -> BoolArray:
     """
     # A ContentError names no file: `Predictions.read` would add the name of the list, not the mask.
     try:
-        numbers = check_integers(parse_lines(read_file(path)), "mask", vertex_count)
+        numbers = parse_lines(read_file(path))
+        numbers = check_integers(numbers, "mask", vertex_count)
     except ContentError as error:
         raise FileError(path, error.message) from None
     return np.asarray(numbers != 0)
