@@ -114,16 +114,16 @@ class Overlaps:
         other_count: Number of predictions that do not count because of their class.
     """
 
-    numbers: NDArray[np.intp]
+    numbers: IntArray
     classes: IntArray
     instances: IntArray
     sizes: IntArray
-    predictions: NDArray[np.intp]
+    predictions: IntArray
     labels: IntArray
     scores: FloatArray
-    pred_sizes: NDArray[np.intp]
-    void: NDArray[np.intp]
-    common: NDArray[np.intp]
+    pred_sizes: IntArray
+    void: IntArray
+    common: IntArray
     small_count: int
     other_count: int
 
@@ -159,13 +159,13 @@ class Overlaps:
         has_class = self.has_class
         is_above = self.ious > threshold
         is_above &= has_class
+        has_none = ~is_above.any(axis=1)
         is_candidate = is_above & self.is_large
         correct, wrong, is_matched = _match(is_candidate, self.scores)
 
         is_small_of_class = has_class & ~self.is_large
         small_common = np.sum(self.common, axis=1, where=is_small_of_class)
         ignored = (self.void + small_common) / self.pred_sizes
-        has_none = ~is_above.any(axis=1)
         is_wrong = has_none & (ignored <= threshold)
         wrong += np.flatnonzero(is_wrong).tolist()
         return Matching(correct, wrong, is_matched)
@@ -196,6 +196,7 @@ def find_overlaps(
     pred_sizes = np.count_nonzero(masks, axis=1)
     is_known = np.isin(labels, counted_classes(label_set))
     is_large = pred_sizes >= MIN_VERTICES
+    is_small_of_known = is_known & ~is_large
     predictions = np.flatnonzero(is_known & is_large)
     masks = masks[predictions]
 
@@ -205,7 +206,8 @@ def find_overlaps(
     width = len(classes) + 1
     cells = rows * width
     cells += numbers[vertices]
-    counts = np.bincount(cells, minlength=len(masks) * width)
+    cell_count = len(masks) * width
+    counts = np.bincount(cells, minlength=cell_count)
     common = counts.reshape(-1, width)
     return Overlaps(
         numbers=numbers,
@@ -218,8 +220,8 @@ def find_overlaps(
         pred_sizes=pred_sizes[predictions],
         void=common[:, 0],
         common=common[:, 1:],
-        small_count=int(np.count_nonzero(is_known & ~is_large)),
-        other_count=int(np.count_nonzero(~is_known)),
+        small_count=int(is_small_of_known.sum()),
+        other_count=int(np.sum(~is_known)),
     )
 
 
@@ -287,7 +289,8 @@ class InstanceScores(Scores):
         self._predictions += self._count_by_class(overlaps.labels)
         for index, threshold in enumerate(THRESHOLDS):
             matching = overlaps.match(threshold)
-            is_missed = overlaps.is_large & ~matching.is_matched
+            has_no_match = ~matching.is_matched
+            is_missed = overlaps.is_large & has_no_match
             missed_classes = overlaps.classes[is_missed]
             self._missed[index] += self._count_by_class(missed_classes)
             # A prediction may have several verdicts at one threshold, and both kinds of them.
@@ -296,8 +299,8 @@ class InstanceScores(Scores):
             verdicts["train_id"] = overlaps.labels[rows]
             verdicts["threshold"] = index
             verdicts["score"] = overlaps.scores[rows]
-            correct_count = len(matching.correct)
-            verdicts["is_correct"][:correct_count] = True
+            is_correct = verdicts["is_correct"]
+            is_correct[: len(matching.correct)] = True
             self._verdicts.append(verdicts)
 
     def _count_by_class(self, train_ids: IntArray) -> IntArray:
@@ -397,7 +400,7 @@ class InstanceScores(Scores):
 
 def _number_instances(
     labels: IntArray, instances: IntArray, label_set: LabelSet
-) -> tuple[NDArray[np.intp], IntArray, IntArray, IntArray]:
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Number the instances from 1, by class and then by their own number; 0 is void.
 
     Returns:
@@ -439,18 +442,18 @@ def check_prediction(
     masks = to_array(prediction.masks, "masks")
     scores = to_array(prediction.scores, "scores")
     count = len(labels)
+    shape = (count, vertex_count)
     if count == 0 and masks.size == 0:
         # Nothing was predicted. An array of an empty list has no columns.
-        masks = np.zeros((0, vertex_count), np.bool_)
-    has_shape = masks.shape == (count, vertex_count)
-    if not has_shape or masks.dtype.kind not in "biuf":
+        masks = np.zeros(shape, np.bool_)
+    if masks.shape != shape or masks.dtype.kind not in "biuf":
         found = describe_array(masks)
-        expected = f"({count}, {vertex_count})"
         rows = "a row for each label, a column for each vertex"
-        raise ContentError(f"masks: found {found}, expected {expected}: {rows}")
-    has_shape = scores.shape == labels.shape
-    has_numbers = has_shape and scores.dtype.kind in "iuf"
-    if not has_numbers or not np.isfinite(scores).all():
+        raise ContentError(f"masks: found {found}, expected {shape}: {rows}")
+    is_finite = False
+    if scores.shape == labels.shape and scores.dtype.kind in "iuf":
+        is_finite = bool(np.isfinite(scores).all())
+    if not is_finite:
         found = describe_array(scores)
         raise ContentError(f"scores: found {found}, expected {count} finite numbers")
     return _check_masks(masks), labels, scores.astype(np.float64)
@@ -538,4 +541,5 @@ def _integrate(verdicts: NDArray[np.void], missed: int) -> float:
     before = np.append(recall[:1], recall[:-1])
     after = np.append(recall[1:], 0.0)
     widths = (before - after) / 2
-    return float(np.dot(precision, widths))
+    area = np.dot(precision, widths)
+    return float(area)

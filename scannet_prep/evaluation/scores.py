@@ -172,6 +172,7 @@ def check_integers(values: ArrayLike, name: str, count: int | None = None) -> In
     if array.ndim != 1 or not is_integer:
         found = describe_array(array)
         raise ContentError(f"{name}: found {found}, expected integers in one dimension")
-    if count is not None and len(array) != count:
-        raise ContentError(f"{name}: found {len(array):,} vertices, expected {count:,}")
+    length = len(array)
+    if count is not None and length != count:
+        raise ContentError(f"{name}: found {length:,} vertices, expected {count:,}")
     return np.ascontiguousarray(array, np.int64)

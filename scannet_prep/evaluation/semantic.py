@@ -51,7 +51,8 @@ class SemanticScores(Scores):
     def __init__(self, label_set: LabelSet | str) -> None:
         super().__init__(label_set)
         class_count = len(self.label_set)
-        self.confusion: IntArray = np.zeros((class_count, class_count + 1), np.int64)
+        shape = (class_count, class_count + 1)
+        self.confusion: IntArray = np.zeros(shape, np.int64)
 
     def add(self, prediction: ArrayLike, ground_truth: ArrayLike) -> None:
         """Add one scene, or any other set of vertices.
@@ -81,7 +82,8 @@ class SemanticScores(Scores):
         width = class_count + 1
         cells = rows * width
         cells += columns.view(np.int64)
-        counts = np.bincount(cells, minlength=self.confusion.size)
+        cell_count = self.confusion.size
+        counts = np.bincount(cells, minlength=cell_count)
         self.confusion += counts.reshape(self.confusion.shape)
 
     def merge(self, other: SemanticScores) -> None:
@@ -96,15 +98,17 @@ class SemanticScores(Scores):
         truth = self.confusion.sum(axis=1)
         predicted = self.confusion[:, :-1].sum(axis=0)
         unions = truth + predicted - correct
-        ious = correct / np.maximum(unions, 1)
+        divisors = np.maximum(unions, 1)
+        ious = correct / divisors
 
         def average_over(train_ids: list[int]) -> Numbers:
             group_ious = ious[train_ids]
             group_unions = unions[train_ids]
             occurs = group_unions > 0
             occurs_in_truth = truth[train_ids] > 0
+            divisors = group_unions + _EPSILON
             return {
-                "over_all": average(correct[train_ids] / (group_unions + _EPSILON)),
+                "over_all": average(correct[train_ids] / divisors),
                 "over_union": average(group_ious[occurs]),
                 "over_ground_truth": average(group_ious[occurs_in_truth]),
             }

@@ -133,9 +133,10 @@ def find_top_masks(prediction: InstancePrediction) -> IntArray:
     masks = np.asarray(prediction.masks, np.bool_)
     scores = np.asarray(prediction.scores)
     order = np.argsort(-scores, kind="stable")
+    least_first = order[::-1]
     top = np.full(masks.shape[1], _NONE, np.int64)
     # The most confident mask comes last, and overwrites all others.
-    for number in order[::-1].tolist():
+    for number in least_first.tolist():
         top[masks[number]] = number
     return top
 
@@ -264,10 +265,12 @@ def _list_pairs(
             add(verdict, row, column)
     missed = np.flatnonzero(of_instances == Verdict.MISSED)
     for column in missed.tolist():
-        add(Verdict.MISSED, _find_largest(ious[:, column]), column)
+        nearest = _find_largest(ious[:, column])
+        add(Verdict.MISSED, nearest, column)
     false = np.flatnonzero(of_predictions == Verdict.FALSE_POSITIVE)
     for row in false.tolist():
-        add(Verdict.FALSE_POSITIVE, row, _find_largest(ious[row]))
+        nearest = _find_largest(ious[row])
+        add(Verdict.FALSE_POSITIVE, row, nearest)
     pairs.sort(key=lambda pair: pair.verdict)
     return tuple(pairs)
 
