@@ -23,8 +23,6 @@ _FILTER_UP = 2
 # Colour types, by the rest of the shape: gray; red, green, blue; and these with opacity.
 _GRAY = 0
 _COLOR_TYPES = {(): _GRAY, (3,): 2, (4,): 6}
-# Pillow's names of grayscale images of 8 bits, of 16 bits, and of 16 bits in older versions.
-_GRAY_MODES = {"L": np.uint8, "I;16": np.uint16, "I": np.uint16}
 
 
 def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) -> bytes:
@@ -55,12 +53,15 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     return _PNG_SIGNATURE + b"".join(chunks)
 
 
-def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
+def check_gray_png(data: bytes, size: tuple[int, int]) -> int:
     """Check the header of a PNG image of numbers, and that it has an end, without decoding it.
 
     Args:
         data: The file.
         size: The expected width and height.
+
+    Returns:
+        The number of bits of each pixel, 8 or 16.
 
     Raises:
         ContentError: It is not a PNG image of 8 or 16 bits of gray, has another size, or is
@@ -80,6 +81,7 @@ def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
         )
     if _PNG_END not in data:
         raise ContentError(f"is a truncated PNG image of {len(data):,} bytes: it has no end")
+    return int(bits)
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
@@ -120,11 +122,10 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     Raises:
         ContentError: It is damaged, of another kind, or has another size.
     """
-    check_gray_png(data, size)
-    image = _decode(data, size, "PNG")
-    if image.mode not in _GRAY_MODES:
-        raise ContentError(f"is an image of mode {image.mode}, expected 8 or 16 bits of gray")
-    return np.array(image).astype(_GRAY_MODES[image.mode])
+    bits = check_gray_png(data, size)
+    # Older versions of Pillow make integers of 32 bits from 16.
+    image = np.array(_decode(data, size, "PNG"))
+    return image.astype(np.uint8 if bits == 8 else np.uint16)
 
 
 def resize_color(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -160,7 +161,7 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
 
 def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noqa: ANN401 - an image of Pillow
     """Decode an image of one format, `JPEG` or `PNG`, with Pillow."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         # Pillow warns of odd metadata, which does not matter here, and of huge images. The size is
@@ -171,10 +172,9 @@ def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noq
             if image.size == size:
                 image.load()
                 return image
-    except UnidentifiedImageError:
-        raise ContentError(f"is not a {file_format} image") from None
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
-        raise ContentError(f"is not an image that can be decoded: {error}"[:200]) from None
+        problem = f"is not a {file_format} image that can be decoded: {error}"
+        raise ContentError(problem[:200]) from None
     raise ContentError(f"is an image of {_format(image.size)}, expected {_format(size)}")
 
 

@@ -14,7 +14,6 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -32,8 +31,6 @@ Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
 
-# Largest number of tasks that wait in an executor of the caller.
-_MAX_SUBMITTED = 1_000
 # Attempts to start a process while none has been started.
 _MAX_FAILED_STARTS = 6
 _DASK_TIMEOUT_S = 30
@@ -90,18 +87,15 @@ def _run(
     call: bytes, tasks: Iterable[Any], jobs: int, executor: Executor | None
 ) -> Iterator[tuple[Any, Any]]:
     """Yield each task with its result or Finding, or a WorkerDiedError if its worker was killed."""
-    waiting = deque(tasks)
     running: dict[Future[Any], Any] = {}
     done: SimpleQueue[Future[Any]] = SimpleQueue()
-    max_running = 2 * jobs if executor is None else _MAX_SUBMITTED
     with WorkerProcesses(jobs) if executor is None else nullcontext(executor) as engine:
         try:
-            while waiting or running:
-                while waiting and len(running) < max_running:
-                    task = waiting.popleft()
-                    future = engine.submit(_try, task, call)
-                    running[future] = task
-                    future.add_done_callback(done.put)
+            for task in tasks:
+                future = engine.submit(_try, task, call)
+                running[future] = task
+                future.add_done_callback(done.put)
+            while running:
                 future = done.get()
                 yield running.pop(future), _find_outcome(future)
         finally:
