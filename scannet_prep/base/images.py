@@ -125,7 +125,7 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     bits = check_gray_png(data, size)
     # Older versions of Pillow make integers of 32 bits from 16.
     image = np.array(_decode(data, size, "PNG"))
-    return image.astype(np.uint8 if bits == 8 else np.uint16)
+    return image.astype(np.uint8) if bits == 8 else image.astype(np.uint16)
 
 
 def resize_color(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

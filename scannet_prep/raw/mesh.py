@@ -195,7 +195,7 @@ def _find_vertices(ply: plyfile.PlyData) -> Vertices:
 
 
 def _copy_columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[Any]:
-    """Copy properties side by side, (V, len(names)), in native byte order.
+    """Copy properties, (len(names), V), in native byte order.
 
     Args:
         vertices: The vertices.
@@ -206,7 +206,7 @@ def _copy_columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArr
     try:
         # A signalling NaN, which occurs in damaged files only, is refused later.
         with np.errstate(invalid="ignore"):
-            columns = np.stack([vertices[name] for name in names], axis=1)
+            columns = np.stack([vertices[name] for name in names])
     except ValueError:
         actual = ", ".join(vertices.dtype.names or ())
         problem = f"vertices have the properties {actual:.200}, expected {listed}"
@@ -219,9 +219,9 @@ def _copy_columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArr
 
 def _find_positions(vertices: Vertices) -> Positions:
     """Return the positions, float32 or float64 (V, 3), after checking that they are finite."""
-    positions = _copy_columns(vertices, "xyz", "f")
-    smallest = positions.min()
-    largest = positions.max()
+    columns = _copy_columns(vertices, "xyz", "f")
+    smallest = columns.min()
+    largest = columns.max()
     # False if one of them is NaN.
     is_near = smallest >= -_MAX_COORDINATE and largest <= _MAX_COORDINATE
     if not is_near:
@@ -229,14 +229,15 @@ def _find_positions(vertices: Vertices) -> Positions:
             f"has coordinates from {smallest:,.5g} to {largest:,.5g}, "
             f"expected metres, finite and up to {_MAX_COORDINATE:,}"
         )
-    return positions
+    return columns.T
 
 
 def _find_colors(
     vertices: Vertices, names: Sequence[str], *, may_be_shares: bool
 ) -> NDArray[np.uint8]:
     """Return the colours, uint8 (V, 3), of bytes or, if they may be, of floats from 0 to 1."""
-    colors = _copy_columns(vertices, names, "fiu")
+    columns = _copy_columns(vertices, names, "fiu")
+    colors = np.stack([*columns], axis=1)
     if colors.dtype == np.uint8:
         return colors
     smallest = colors.min()
@@ -254,12 +255,12 @@ def _find_colors(
 
 def _find_labels(vertices: Vertices) -> NDArray[np.uint16]:
     """Return the labels, uint16 (V,), after checking their range."""
-    labels = _copy_columns(vertices, ["label"], "iu")
+    (labels,) = _copy_columns(vertices, ["label"], "iu")
     smallest = labels.min()
     largest = labels.max()
     if smallest < 0 or largest > _MAX_LABEL:
         raise ContentError(f"has labels from {smallest} to {largest}, expected 0 to {_MAX_LABEL:,}")
-    return labels[:, 0].astype(np.uint16)
+    return np.asarray(labels, np.uint16)
 
 
 def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
@@ -281,16 +282,16 @@ def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":
         raise ContentError(f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers")
-    # The smallest and the largest number are found faster in a copy.
-    faces = np.ascontiguousarray(faces)
-    smallest = int(faces.min())
-    largest = int(faces.max())
+    # Columns are copied four times as fast as rows of three.
+    columns = np.ascontiguousarray(faces.T)
+    smallest = int(columns.min())
+    largest = int(columns.max())
     if smallest < 0 or largest >= vertex_count:
         raise ContentError(
             f"faces refer to vertices from {smallest} to {largest}, "
             f"but there are {vertex_count:,} vertices"
         )
-    return faces.astype(np.int32, copy=False)
+    return columns.astype(np.int32, copy=False).T
 
 
 def _iter_own_notes(

@@ -29,6 +29,8 @@ class WarningKind(str, Enum):
     is_doubt: bool
     is_damage: bool
 
+    __str__ = str.__str__
+
     def __new__(cls, value: str, fault: str, effect: str = "", grades: str = "") -> WarningKind:
         """Make a member from its row below.
 

@@ -123,7 +123,7 @@ def sample_from_mesh(
     if compute_segments:
         sample["segments"] = compute_mesh_segments(mesh).astype(np.int32)
     if faces:
-        sample["faces"] = mesh.faces
+        sample["faces"] = np.ascontiguousarray(mesh.faces)
     sample |= {"label_set": label_set.name, "scene_id": path.stem}
     if transform is None:
         return sample
