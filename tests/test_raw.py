@@ -123,7 +123,7 @@ def test_mesh_of_any_form_is_read_by_property_names(name, knobs):
     assert mesh.faces.tolist() == [list(face) for face in ply.faces or ()]
     assert [note.kind for note in mesh.notes] == ([] if ply.faces else ["no_faces"])
     for array in (mesh.positions, mesh.colors, mesh.faces):
-        assert array.flags.c_contiguous
+        assert array.flags.forc
         assert array.flags.writeable
 
 
