@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
-from scannet_prep.evaluation.scores import BoolArray, FloatArray, IntArray
 from scannet_prep.predictions.numberings import (
     FIRST_ID,
     LAST_ID,
@@ -65,7 +64,7 @@ class IdCounts:
 
     def add(
         self,
-        ids: IntArray,
+        ids: NDArray[np.int64],
         prediction: Any,  # noqa: ANN401 - by task, see `Predictions.read`
         true_labels: NDArray[np.integer] | None = None,
     ) -> None:
@@ -90,8 +89,7 @@ class IdCounts:
 
     def find_unknown(self) -> dict[int, int]:
         """Count the ids that are none of the classes, in ascending order."""
-        id_counts = _count(self.counts)
-        return _select(id_counts, id_counts.keys() - self._declared.train_ids.keys())
+        return _without(_count(self.counts), self._declared.train_ids)
 
     def check(self, place: Path, *, is_submission: bool = False, is_forced: bool = False) -> str:
         """Check the ids of all predictions after the files have been read.
@@ -112,8 +110,7 @@ class IdCounts:
         is_partial = has_truth and self._task == "semantic"
         id_counts = _count(self.counts[:-1] if is_partial else self.counts)
         possible_ids = self._declared.ids_of(self._task if is_submission else "semantic")
-        possible_ids |= self._declared.unlabeled_ids
-        strays = _select(id_counts, id_counts.keys() - possible_ids)
+        strays = _without(id_counts, possible_ids | self._declared.unlabeled_ids)
         problems = []
         if strays:
             problems.append(
@@ -154,27 +151,22 @@ class IdCounts:
         )
         return best
 
-    def _measure_recalls(self, numbering: Numbering) -> FloatArray:
+    def _measure_recalls(self, numbering: Numbering) -> NDArray[np.float64]:
         """Measure how much of each class in the ground truth a numbering makes right, from 0 to 1.
 
         Label sets are compared by the nyu40 ids of their classes: ScanNet20's chair agrees with
         ScanNet200's armchair.
         """
         truth = np.arange(len(self._label_set))
-        all_ids = np.arange(FIRST_ID, LAST_ID + 1)
-        predicted = numbering.find_classes(all_ids)
+        predicted = numbering.find_classes(np.arange(FIRST_ID, LAST_ID + 1))
         if numbering.label_set != self._label_set:
             truth = to_scannet20(self._label_set)
-            # The last entry is for -1.
-            classes = np.append(to_scannet20(numbering.label_set), -1)
-            predicted = classes[predicted]
-        is_equal = truth[:, None] == predicted
-        agrees = is_equal & (predicted >= 0)
+            predicted = np.append(to_scannet20(numbering.label_set), -1)[predicted]
+        agrees = (truth[:, None] == predicted) & (predicted >= 0)
         counts = self.counts[:-1]
         totals = counts.sum(axis=1)
-        hits = np.sum(counts, axis=1, where=agrees)
-        is_present = totals > 0
-        return np.asarray(hits[is_present] / totals[is_present])
+        hits = (counts * agrees).sum(axis=1)
+        return np.asarray(hits[totals > 0] / totals[totals > 0])
 
     def _find_by_ids(self, id_counts: Mapping[int, int], problems: list[str]) -> Numbering | None:
         """Find the numbering that explains all ids, and most of whose classes occur.
@@ -188,21 +180,18 @@ class IdCounts:
         """
         declared = self._declared
         if self._task == "semantic":
-            unlabeled = _select(id_counts, declared.unlabeled_ids)
-            most_unlabeled = _MAX_UNLABELED_SHARE * sum(id_counts.values())
-            if sum(unlabeled.values()) > most_unlabeled:
+            unlabeled = _without(id_counts, id_counts.keys() - declared.unlabeled_ids)
+            if sum(unlabeled.values()) > _MAX_UNLABELED_SHARE * sum(id_counts.values()):
                 problems.append(f"{_share(unlabeled, id_counts)} vertices are unlabeled")
             if next(iter(declared.train_ids)) not in id_counts:
                 problems.append(f"no vertex is predicted as wall ({declared.name})")
         best = declared
         least_missing = _MAX_MISSING_SHARE
-        others = list_numberings(self._label_set, self._task)
-        for numbering in [declared, *others]:
+        for numbering in [declared, *list_numberings(self._label_set, self._task)]:
             ids = numbering.ids_of(self._task)
-            missing_ids = ids - id_counts.keys()
-            missing = len(missing_ids) / len(ids)
-            possible_ids = ids | numbering.unlabeled_ids
-            if missing < least_missing and id_counts.keys() <= possible_ids:
+            missing = len(ids - id_counts.keys()) / len(ids)
+            is_fitting = id_counts.keys() <= ids | numbering.unlabeled_ids
+            if is_fitting and missing < least_missing:
                 best = numbering
                 least_missing = missing
         # A network of ScanNet20, whose ids are read as those of ScanNet200.
@@ -213,19 +202,19 @@ class IdCounts:
         return best
 
 
-def _count(counts: IntArray) -> dict[int, int]:
+def _count(counts: NDArray[np.int64]) -> dict[int, int]:
     """Count the ids that occur, in ascending order."""
-    totals = counts.sum(axis=0)
-    columns = np.flatnonzero(totals)
-    ids = columns + FIRST_ID
-    return dict(zip(ids.tolist(), totals[columns].tolist(), strict=True))
+    totals = counts.sum(axis=0).tolist()
+    return {number: total for number, total in enumerate(totals, FIRST_ID) if total}
 
 
-def _select(id_counts: Mapping[int, int], ids: Collection[int]) -> dict[int, int]:
-    return {number: count for number, count in id_counts.items() if number in ids}
+def _without(id_counts: Mapping[int, int], ids: Collection[int]) -> dict[int, int]:
+    return {number: count for number, count in id_counts.items() if number not in ids}
 
 
-def _find_mask_classes(masks: BoolArray, true_labels: NDArray[np.integer]) -> IntArray:
+def _find_mask_classes(
+    masks: NDArray[np.bool_], true_labels: NDArray[np.integer]
+) -> NDArray[np.int64]:
     """Find the most frequent class of the ground truth in each mask, int64 (M,); -1 for none.
 
     Args:
@@ -243,9 +232,7 @@ def _find_mask_classes(masks: BoolArray, true_labels: NDArray[np.integer]) -> In
 
 
 def _share(part: Mapping[int, int], id_counts: Mapping[int, int]) -> str:
-    count = sum(part.values())
-    total = sum(id_counts.values())
-    return f"{count:,} of {total:,}"
+    return f"{sum(part.values()):,} of {sum(id_counts.values()):,}"
 
 
 def _list_ids(ids: Collection[int]) -> str:

@@ -12,7 +12,7 @@ The first four are in use for both tasks, the last two for instances only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.evaluation.instance import counted_classes
-from scannet_prep.evaluation.scores import IntArray
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 
@@ -57,13 +56,11 @@ class Numbering:
         """The ids that mean unlabeled."""
         return UNLABELED_IDS - self.train_ids.keys()
 
-    def find_classes(self, ids: NDArray[np.integer]) -> IntArray:
+    def find_classes(self, ids: NDArray[np.integer]) -> NDArray[np.int64]:
         """Find the train ids that ids in a file stand for, int64; -1 for none."""
-        table = np.full(LAST_ID - FIRST_ID + 1, -1, np.int64)
-        for number, train_id in self.train_ids.items():
-            table[number - FIRST_ID] = train_id
-        known_ids = np.clip(ids, FIRST_ID, LAST_ID)
-        classes: IntArray = table[known_ids - FIRST_ID]
+        known_ids = range(FIRST_ID, LAST_ID + 1)
+        table = np.array([self.train_ids.get(number, -1) for number in known_ids], np.int64)
+        classes: NDArray[np.int64] = table[np.clip(ids, FIRST_ID, LAST_ID) - FIRST_ID]
         return classes
 
     def ids_of(self, task: Task) -> set[int]:
@@ -87,55 +84,38 @@ class Numbering:
 
 def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
     """List the numberings of both label sets for a task, those of the given label set first."""
-    label_sets = [label_set]
-    label_sets += [each for each in (SCANNET20, SCANNET200) if each != label_set]
-    numberings = []
-    for each in label_sets:
-        numberings += _list_by_vertices(each)
-        if task == "instance":
-            numberings += _list_by_instances(each)
-    return numberings
+    other = SCANNET200 if label_set == SCANNET20 else SCANNET20
+    return [*_iter_numberings(label_set, task), *_iter_numberings(other, task)]
 
 
 def declared_numbering(label_set: LabelSet, *, is_raw: bool) -> Numbering:
     """Return the numbering that files should have: train ids, or raw ids in `.txt` files."""
-    train_ids, raw_ids, *_ = _list_by_vertices(label_set)
-    return raw_ids if is_raw else train_ids
+    numberings = _iter_numberings(label_set, "semantic")
+    return next(each for each in numberings if not each.conversion and each.is_raw is is_raw)
 
 
-def _list_by_vertices(label_set: LabelSet) -> list[Numbering]:
+def _iter_numberings(label_set: LabelSet, task: Task) -> Iterator[Numbering]:
     name = f"{label_set.name} train ids"
-    raw_name = "nyu40 ids" if label_set == SCANNET20 else "ScanNet ids"
     classes = range(len(label_set))
-    ids = dict(enumerate(classes))
-    raw_ids = dict(zip(label_set.ids, classes, strict=True))
-    ids_from_1 = dict(enumerate(classes, 1))
-    ids_without_0 = dict(enumerate(classes, -1))
+    yield Numbering(name, label_set, dict(enumerate(classes)))
     subtract = "subtract 1 from the ids, so that wall is 0"
+    yield Numbering(f"{name} + 1", label_set, dict(enumerate(classes, 1)), subtract)
     add = "add 1 to the ids, so that wall is 0"
-    return [
-        Numbering(name, label_set, ids),
-        Numbering(raw_name, label_set, raw_ids, is_raw=True),
-        Numbering(f"{name} + 1", label_set, ids_from_1, subtract),
-        Numbering(f"{name} - 1", label_set, ids_without_0, add),
-    ]
-
-
-def _list_by_instances(label_set: LabelSet) -> list[Numbering]:
-    name = f"{label_set.name} classes counted without wall and floor"
+    yield Numbering(f"{name} - 1", label_set, dict(enumerate(classes, -1)), add)
+    name = "nyu40 ids" if label_set == SCANNET20 else "ScanNet ids"
+    raw_ids = dict(zip(label_set.ids, classes, strict=True))
+    yield Numbering(name, label_set, raw_ids, is_raw=True)
+    if task == "semantic":
+        return
     counted = counted_classes(label_set)
-    ids = dict(enumerate(counted))
-    ids_from_1 = dict(enumerate(counted, 1))
-    class_count = len(label_set)
-    skipped = sorted(set(range(class_count)) - set(counted))
-    make = f"make train ids of the ids: np.delete(np.arange({class_count}), {skipped})"
-    return [
-        Numbering(name, label_set, ids, f"{make}[ids]"),
-        Numbering(f"{name} + 1", label_set, ids_from_1, f"{make}[ids - 1]"),
-    ]
+    skipped = sorted({*classes} - {*counted})
+    name = f"{label_set.name} classes counted without wall and floor"
+    make = f"make train ids of the ids: np.delete(np.arange({len(classes)}), {skipped})"
+    yield Numbering(name, label_set, dict(enumerate(counted)), f"{make}[ids]")
+    yield Numbering(f"{name} + 1", label_set, dict(enumerate(counted, 1)), f"{make}[ids - 1]")
 
 
-def to_scannet20(label_set: LabelSet) -> IntArray:
+def to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:
     """Map the classes of a label set to train ids of ScanNet20, int64 (K,); -1 for no class."""
     if label_set == SCANNET20:
         return np.arange(len(SCANNET20))

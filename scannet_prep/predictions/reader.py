@@ -15,7 +15,7 @@ from scannet_prep.base.files import read_file
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
-from scannet_prep.evaluation.scores import BoolArray, IntArray, check_integers
+from scannet_prep.evaluation.scores import check_integers
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
 from scannet_prep.predictions.numberings import Numbering, Task, declared_numbering
 from scannet_prep.release.label_sets import LabelSet
@@ -72,12 +72,11 @@ class Predictions:
         """
         missing = sorted(set(scene_ids) - self.paths.keys())
         if missing:
-            count = len(missing)
-            scenes = count_of(len(scene_ids), "scene")
-            problem = f"has no predictions of {count:,} of {scenes}: {list_some(missing)}"
+            count = f"{len(missing):,} of {count_of(len(scene_ids), 'scene')}"
+            problem = f"has no predictions of {count}: {list_some(missing)}"
             raise MissingFileError(self.folder, problem, hint)
 
-    def read(self, scene_id: str, vertex_count: int) -> tuple[Any, IntArray]:
+    def read(self, scene_id: str, vertex_count: int) -> tuple[Any, NDArray[np.int64]]:
         """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
 
         | task | file | content |
@@ -118,10 +117,8 @@ class Predictions:
     def _read_vertex_ids(self, path: Path) -> NDArray[Any]:
         """Read the id of each vertex, (V,), without mapping it to a train id."""
         if path.name.endswith(_OCTFORMER_ENDING):
-            scores = load_scores(path, len(self.label_set))
-            columns = scores.argmax(axis=1)
             # The first column, for unlabeled, becomes -1.
-            return np.asarray(columns - 1)
+            return np.asarray(load_scores(path, len(self.label_set)).argmax(axis=1) - 1)
         if self.has_raw_ids:
             return parse_lines(read_file(path))
         return load_arrays(path)[""]  # the name of the only array of an `.npy` file
@@ -179,35 +176,32 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
         ContentError: A line is not as expected.
         FileError: A mask cannot be read, or is not as expected.
     """
-    masks: dict[Path, BoolArray] = {}
+    masks: dict[Path, NDArray[np.bool_]] = {}
     labels: list[int] = []
     scores: list[float] = []
     text = read_file(path).decode("utf-8", "replace")
-    lines = text.splitlines()
-    for line_number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(text.splitlines(), start=1):
         problem = f"line {line_number:,}: found {line!r:.80}"
         match = _LIST_LINE.fullmatch(line)
         if match is None:
             expected = "expected path, id and confidence, separated by single blanks"
             raise ContentError(f"{problem}, {expected}")
         name = Path(match[1])
-        is_outside = name.is_absolute() or ".." in name.parts
-        if is_outside or name in masks:
+        if name.is_absolute() or ".." in name.parts or name in masks:
             expected = "expected the path of another mask, inside this folder"
             raise ContentError(f"{problem}, {expected}")
         masks[name] = _read_mask(path.parent / name, vertex_count)
         labels.append(int(match[2]))
         scores.append(float(match[3]))
-    # An array of an empty list would have no columns.
-    rows = np.array(list(masks.values()), np.bool_)
     return {
-        "masks": rows.reshape(len(masks), vertex_count),
+        # An array of an empty list would have no columns.
+        "masks": np.array(list(masks.values())).reshape(len(masks), vertex_count),
         "labels": np.array(labels, np.int64),
         "scores": np.array(scores, np.float64),
     }
 
 
-def _read_mask(path: Path, vertex_count: int) -> BoolArray:
+def _read_mask(path: Path, vertex_count: int) -> NDArray[np.bool_]:
     """Read a mask, bool (V,), from a file of one number per vertex.
 
     Raises:
@@ -215,8 +209,7 @@ def _read_mask(path: Path, vertex_count: int) -> BoolArray:
     """
     # A ContentError names no file: `Predictions.read` would add the name of the list, not the mask.
     try:
-        numbers = parse_lines(read_file(path))
-        numbers = check_integers(numbers, "mask", vertex_count)
+        numbers = check_integers(parse_lines(read_file(path)), "mask", vertex_count)
     except ContentError as error:
         raise FileError(path, error.message) from None
     return np.asarray(numbers != 0)

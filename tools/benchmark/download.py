@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from usage import run, run_ours
+from usage import run_ours
 
 from benchmark.scenes import make_scenes
 from benchmark.timing import time_alternately
@@ -48,10 +48,7 @@ def measure(
             with _serve(raw_dir, delay_s, share, status) as server:
                 seconds = min(_fetch(folder, scene_ids, server) for _ in range(repeat))
                 title = f"  {share:.0%} of {status} rejected"
-                figure = f"{seconds:.1f} s, {seconds / usual_s:.1f} times"
-                if shutil.which("aria2c") and not delay_s:
-                    figure += f"; aria2c {_fetch_with_aria2c(folder, urls, server)}"
-                yield title, figure
+                yield title, f"{seconds:.1f} s, {seconds / usual_s:.1f} times"
 
 
 def _download(folder: Path, scene_ids: list[str], server: str) -> list[object]:
@@ -70,18 +67,6 @@ def _fetch(folder: Path, scene_ids: list[str], server: str) -> float:
         if compared.left_only or compared.diff_files:
             raise SystemExit(f"{scene_id}: {compared.left_only} {compared.diff_files}")
     return usage.wall_s
-
-
-def _fetch_with_aria2c(folder: Path, urls: list[str], server: str) -> str:
-    """Download all files by aria2c, and describe the result."""
-    shutil.rmtree(folder / "aria2c", ignore_errors=True)
-    old_server, _, _ = urls[0].partition("v2/")
-    listed = folder / "urls.txt"
-    listed.write_text("\n".join(url.replace(old_server, server) for url in urls))
-    options = ["-q", "-j4", "--retry-wait=1", "--max-tries=0", "-d", folder / "aria2c"]
-    usage = run("aria2c", *options, "-i", listed)
-    missing = len(urls) - len(list((folder / "aria2c").iterdir()))
-    return f"{usage.wall_s:.1f} s, {missing} files missing"
 
 
 @contextmanager
