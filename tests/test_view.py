@@ -185,7 +185,7 @@ def test_predicted_instances_have_a_colour_each(folder):
 @pytest.mark.parametrize(
     ("words", "panes", "title"),
     [
-        (["--pred", "a"], ["prediction"], "prediction, ScanNet20"),
+        (["--pred", "a"], ["prediction"], f"{NAMED}: a"),
         (["--pred", "a", "--beside", "labels"], ["prediction", "scannet20"], None),
         (["--pred", "a", "--pred", "b"], ["prediction", "prediction-2"], f"{NAMED}: a"),
         (["--pred", "a", "--pred", "b", "--color", "error"], ["error", "error-2"], None),

@@ -225,7 +225,7 @@ def test_names_are_escaped_in_the_list(running):
 @pytest.mark.parametrize(
     ("words", "status", "problem"),
     [
-        (["--serve", "70000"], 2, "is not a port"),
+        (["--serve", "70000"], 2, "port 70000 cannot be used"),
         (["--serve", "-o", "page.html"], 2, "--serve writes no file"),
         (["--serve", "--png"], 2, "--serve writes no file"),
         (["--serve", "--size", "800x600"], 2, "--serve writes no file"),
@@ -245,5 +245,5 @@ def test_port_in_use_is_refused_with_the_option_for_a_free_one(whole_dir, servin
     outcome = run_main("view", "--serve", str(serving[1]), "--source", whole_dir / "processed")
 
     assert outcome.status == 2
-    assert f"port {serving[1]} cannot be used: Address already in use" in outcome.stderr
+    assert f"port {serving[1]} cannot be used: [Errno 98] Address already in use" in outcome.stderr
     assert "to use any free port: --serve 0" in outcome.stderr

@@ -80,7 +80,7 @@ class Viewing:
             truth = None
             if scene.meta.split != Split.TEST:
                 truth = Truth.of(scene, self.label_set)
-            read = [_read_prediction(each, scene) for each in self._named()]
+            read = [self._read_prediction(each, scene) for each in self.predictions]
             viewed.colorings.update(color_predictions(read, truth))
         return viewed
 
@@ -96,15 +96,22 @@ class Viewing:
         second = f"{color}-2"
         return color, second if second in scene.colorings else ""
 
-    def _named(self) -> list[tuple[Predictions, str]]:
-        """Return the predictions, with names if there are two: those of their folders."""
-        folders = [predictions.folder for predictions in self.predictions]
-        names = [folder.name for folder in folders]
-        if len(folders) < 2:
-            names = [""]
-        elif names[0] == names[1]:
-            names = [str(folder) for folder in folders]
-        return list(zip(self.predictions, names, strict=True))
+    def _read_prediction(self, predictions: Predictions, scene: ProcessedScene) -> Prediction:
+        """Read a prediction of a scene, with unknown ids as unlabeled.
+
+        Raises:
+            FileError: The prediction is damaged, or its ids look wrong: those of a scene with
+                ground truth are compared with it.
+        """
+        scene_id = str(scene.meta.scene_id)
+        values, ids = predictions.read(scene_id, len(scene.points))
+        counts = IdCounts(predictions)
+        counts.add(ids, values, read_train_ids(scene, self.label_set))
+        counts.check(predictions.paths[scene_id])
+        folder = predictions.folder
+        names = {each.folder.name for each in self.predictions}
+        is_unique = len(names) == len(self.predictions)
+        return Prediction(self.label_set, values, folder.name if is_unique else str(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,20 +317,3 @@ def _choose_scenes(words: Sequence[str], place: ProcessedScenes) -> list[str]:
     splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
     Selection(scene_ids=scene_ids).check_found(place.name, splits, _HINT_SCENES)
     return [str(scene_id) for scene_id in scene_ids]
-
-
-def _read_prediction(named: tuple[Predictions, str], scene: ProcessedScene) -> Prediction:
-    """Read a prediction of a scene, with unknown ids as unlabeled.
-
-    Raises:
-        FileError: The prediction is damaged, or its ids look wrong: those of a scene with ground
-            truth are compared with it.
-    """
-    predictions, name = named
-    label_set = predictions.label_set
-    scene_id = str(scene.meta.scene_id)
-    values, ids = predictions.read(scene_id, len(scene.points))
-    counts = IdCounts(predictions)
-    counts.add(ids, values, read_train_ids(scene, label_set))
-    counts.check(predictions.paths[scene_id])
-    return Prediction(label_set, values, name)

@@ -6,6 +6,7 @@ their order and their frame are those of the processed scene or of the sample.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,11 @@ INSTANCE_COLORS = (
 )  # fmt: skip
 """Colours of instances by their number, from the first again after the last. They differ from each
 other, from unlabeled, and from white and black by at least 17 (CIEDE2000)."""
+
+# Width of the cells that measure the area of surfaces.
+_CELL_M = 0.1
+# Their largest number along each axis.
+_MAX_CELLS = 1 << 12
 
 Color = tuple[int, int, int]
 
@@ -143,6 +149,18 @@ class ViewedScene:
                 f"it can be by: {', '.join(self.colorings)}",
             )
         return name
+
+
+def estimate_spacing(points: NDArray[np.floating[Any]]) -> float:
+    """Estimate the distance between neighbours on a surface, in metres, from points (V, 3).
+
+    A surface has about the area of the cells of a grid that contain points.
+    """
+    points = points.astype(np.float64) - points.min(axis=0)
+    # Cells are larger in scenes that are larger than a building.
+    cell = max(_CELL_M, float(points.max()) / _MAX_CELLS)
+    numbers = (points / cell).astype(np.int64) @ np.array([1, 2 * _MAX_CELLS, 4 * _MAX_CELLS**2])
+    return cell * math.sqrt(len(np.unique(numbers)) / len(points))
 
 
 def view_scene(scene: ProcessedScene) -> ViewedScene:

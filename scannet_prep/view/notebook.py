@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,24 +50,26 @@ _ARRAYS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 _KIND_NAMES = {"f": "floats", "u": "uint8", "iu": "integers"}
 
 
+@dataclass(frozen=True, repr=False)
 class NotebookPage:
     """A page that a notebook displays: Jupyter, VS Code, Colab.
 
     Attributes:
+        name: The name of the scene.
         html: The page, UTF-8, as `scannet-prep view` writes it.
         picture: Its initial view, PNG.
+        height: Height in pixels.
     """
 
-    def __init__(self, name: str, html: bytes, picture: bytes, height: int) -> None:
-        self.html = html
-        self.picture = picture
-        self._name = name
-        self._height = height
+    name: str
+    html: bytes
+    picture: bytes
+    height: int
 
     def __repr__(self) -> str:
         """Describe the page, for terminals."""
         megabytes = f"{len(self.html) / 1e6:.1f} MB"
-        return f"<page of {self._name}, {megabytes}: shown in notebooks; save(path) writes it>"
+        return f"<page of {self.name}, {megabytes}: shown in notebooks; save(path) writes it>"
 
     def save(self, path: Path | str) -> None:
         """Write the page to a file, which every browser opens.
@@ -87,10 +90,10 @@ class NotebookPage:
 
         Programs that remove frames, such as GitHub and untrusted notebooks, leave the picture.
         """
-        picture = _embed_picture(self.picture, self._name)
+        picture = _embed_picture(self.picture, self.name)
         return (
-            f'<div style="position: relative; width: 100%; height: {self._height}px">{picture}'
-            f'<iframe title="{escape(self._name)}" srcdoc="{escape(self.html.decode())}" '
+            f'<div style="position: relative; width: 100%; height: {self.height}px">{picture}'
+            f'<iframe title="{escape(self.name)}" srcdoc="{escape(self.html.decode())}" '
             'allow="clipboard-write; fullscreen" '
             'style="position: absolute; inset: 0; width: 100%; height: 100%; border: 0">'
             "</iframe></div>"

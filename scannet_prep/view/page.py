@@ -23,11 +23,10 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.view.coloring import UNLABELED, Category, Coloring, ViewedScene
+from scannet_prep.view.coloring import UNLABELED, Category, Coloring, ViewedScene, estimate_spacing
 
 # The longest side of the scene's box has so many steps: in a room, a step is about 0.1 mm.
 _STEPS = 65_535
-_CELL_M = 0.1
 _DEFLATE_LEVEL = 9
 
 
@@ -70,7 +69,7 @@ def make_scene_page(
         "beside": beside,
         "origin": origin.tolist(),
         "step": step,
-        "spacing": _estimate_spacing(grid, step),
+        "spacing": estimate_spacing(scene.points),
         "unlabeled": UNLABELED,
         "arrays": [{"name": name, "dtype": str(array.dtype)} for name, array in arrays.items()],
         "colorings": [_describe_coloring(*each) for each in colorings],
@@ -176,22 +175,6 @@ def _make_choice(name: str, coloring: Coloring) -> str:
 def _make_option(name: str, coloring: Coloring) -> str:
     """Make the line of a list that chooses a colouring."""
     return f'<option value="{escape(name)}">{escape(coloring.title)}</option>'
-
-
-def _estimate_spacing(grid: NDArray[np.uint16], step: float) -> float:
-    """Estimate the distance between neighbours on a surface in metres: in most scenes, 0.02.
-
-    The estimate is based on how many cells of a grid contain points: if the points of a surface
-    share its cells equally, each has a square whose side is the distance to its neighbours.
-
-    Args:
-        grid: (V, 3), positions in steps.
-        step: The length of a step in metres.
-    """
-    cell = max(1, round(_CELL_M / step))
-    x, y, z = (grid // np.uint16(min(cell, _STEPS))).astype(np.int64).T
-    filled = np.unique((x * (_STEPS + 1) + y) * (_STEPS + 1) + z)
-    return cell * step * math.sqrt(len(filled) / len(grid))
 
 
 def _make_policy(style: str, script: str) -> str:

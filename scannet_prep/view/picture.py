@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
-from scannet_prep.view.coloring import Coloring, ViewedScene
+from scannet_prep.view.coloring import Coloring, ViewedScene, estimate_spacing
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,8 +38,6 @@ _FILLED = 0.96
 _BESIDE_LEGEND = 0.74
 # Radius of a point, in mean distances between neighbours: the distances vary.
 _SPREAD = 0.9
-# Width of the cells that measure the area of surfaces.
-_CELL_M = 0.1
 # Thumbnails show every fourth point, twice as large.
 _THUMBNAIL_STEP = 4
 # Points on surfaces that face away from the camera, by the cosine of the angle, are not drawn.
@@ -164,38 +162,22 @@ def draw_scene(
     low, high = positions.min(axis=0), positions.max(axis=0)
     # All points may have the same position.
     scale = float((_FILLED * area / (high - low).clip(0.1)).min())
-    vertices = _Vertices(
-        positions=(positions - (low + high) / 2) * scale + area / 2 + (0, top),
-        depths=depths,
-        colors=_shade(scene, coloring, options.view),
-        is_shown=~_find_hidden(scene, options.hidden),
-    )
+    positions = (positions - (low + high) / 2) * scale + area / 2 + (0, top)
+    colors = _shade(scene, coloring, options.view)
+    is_shown = ~_find_hidden(scene, options.hidden)
     if scene.faces is None or options.is_thumbnail:
-        _draw_points(image, scene, vertices, scale, options)
+        drawn = _choose_points(scene, is_shown, options)
+        radii = _choose_radius(scene, options) * scale / depths[drawn]
+        _draw_points(image, positions[drawn], depths[drawn], radii, colors[drawn])
     else:
-        _draw_triangles(image, scene.faces, vertices)
+        faces = scene.faces[is_shown[scene.faces].all(axis=1)]
+        # Each triangle has the colour of its first corner: classes are never mixed.
+        _draw_triangles(image, positions[faces], depths[faces], colors[faces[:, 0]])
     image = image.resize((width, height), Image.Resampling.BOX)
     if options.has_legend:
         title = ", ".join(filter(None, (scene.scene_id, coloring.title)))
         _draw_legend(image, title, coloring, options.hidden)
     return np.array(image)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Vertices:
-    """The vertices in a picture.
-
-    Attributes:
-        positions: float64 (V, 2), pixels to the right and down.
-        depths: float64 (V,), distances from the camera.
-        colors: uint8 (V, 3).
-        is_shown: bool (V,), whether they are not hidden.
-    """
-
-    positions: NDArray[np.float64]
-    depths: NDArray[np.float64]
-    colors: NDArray[np.uint8]
-    is_shown: NDArray[np.bool_]
 
 
 def _find_hidden(scene: ViewedScene, names: Collection[str]) -> NDArray[np.bool_]:
@@ -226,63 +208,59 @@ def _shade(scene: ViewedScene, coloring: Coloring, view: View) -> NDArray[np.uin
     return (coloring.colors * brightness[:, np.newaxis]).astype(np.uint8)
 
 
-def _draw_triangles(image: Image.Image, faces: NDArray[np.int32], vertices: _Vertices) -> None:
-    """Draw the triangles that face the camera.
+def _choose_points(
+    scene: ViewedScene, is_shown: NDArray[np.bool_], options: PictureOptions
+) -> NDArray[np.intp]:
+    """Choose the points on surfaces that face the camera, indices (N,)."""
+    if scene.normals is not None:
+        cosines = scene.normals.astype(np.float32) @ options.view.axes[2]
+        is_shown = is_shown & (cosines >= _MIN_COSINE)
+    step = _THUMBNAIL_STEP if options.is_thumbnail else 1
+    return np.flatnonzero(is_shown)[::step]
 
-    Each has the colour of its first corner: classes are never mixed.
-    """
-    from PIL import ImageDraw
 
-    faces = faces[vertices.is_shown[faces].all(axis=1)]
-    corners = vertices.positions[faces]
-    first = corners[:, 1] - corners[:, 0]
-    second = corners[:, 2] - corners[:, 0]
-    # y points down: counter-clockwise triangles have a negative cross product.
-    front = np.flatnonzero(first[:, 0] * second[:, 1] < first[:, 1] * second[:, 0])
-    order = front[np.argsort(-vertices.depths[faces[front]].mean(axis=1))]
-    triangles = corners[order].reshape(-1, 6).tolist()
-    fills = vertices.colors[faces[order, 0]].tolist()
-    draw = ImageDraw.Draw(image)
-    for triangle, fill in zip(triangles, fills, strict=True):
-        draw.polygon(triangle, fill=tuple(fill))
+def _choose_radius(scene: ViewedScene, options: PictureOptions) -> float:
+    """Return the radius of points without a hole between them, in metres."""
+    radius = _SPREAD * estimate_spacing(scene.points)
+    return radius * math.sqrt(_THUMBNAIL_STEP) if options.is_thumbnail else radius
 
 
 def _draw_points(
     image: Image.Image,
-    scene: ViewedScene,
-    vertices: _Vertices,
-    scale: float,
-    options: PictureOptions,
+    positions: NDArray[np.float64],
+    depths: NDArray[np.float64],
+    radii: NDArray[np.float64],
+    colors: NDArray[np.uint8],
 ) -> None:
-    """Draw the points on surfaces that face the camera, as discs."""
+    """Draw points, (N,), as discs."""
     from PIL import ImageDraw
 
-    is_drawn = vertices.is_shown.copy()
-    if scene.normals is not None:
-        is_drawn &= scene.normals.astype(np.float32) @ options.view.axes[2] >= _MIN_COSINE
-    shown = np.flatnonzero(is_drawn)
-    radius = _SPREAD * estimate_spacing(scene.points)
-    if options.is_thumbnail:
-        shown = shown[::_THUMBNAIL_STEP]
-        radius *= math.sqrt(_THUMBNAIL_STEP)
-    order = shown[np.argsort(-vertices.depths[shown])]
-    radii = (radius * scale / vertices.depths[order])[:, np.newaxis].clip(0.5)
-    positions = vertices.positions[order]
-    boxes = np.concatenate([positions - radii, positions + radii], axis=1).tolist()
     draw = ImageDraw.Draw(image)
-    for box, fill in zip(boxes, vertices.colors[order].tolist(), strict=True):
+    order = np.argsort(-depths)
+    rims = radii[:, np.newaxis].clip(0.5)
+    boxes = np.concatenate([positions - rims, positions + rims], axis=1)[order]
+    for box, fill in zip(boxes.tolist(), colors[order].tolist(), strict=True):
         draw.ellipse(box, fill=tuple(fill))
 
 
-def estimate_spacing(points: NDArray[np.floating[Any]]) -> float:
-    """Estimate the distance between neighbours on a surface, in metres, from points (V, 3).
+def _draw_triangles(
+    image: Image.Image,
+    corners: NDArray[np.float64],
+    depths: NDArray[np.float64],
+    colors: NDArray[np.uint8],
+) -> None:
+    """Draw those triangles, (F,), that face the camera; `depths` are those of corners, (F, 3)."""
+    from PIL import ImageDraw
 
-    A surface has about the area of the cells of a grid that contain points.
-    """
-    cells = np.floor((points - points.min(axis=0)) / _CELL_M).astype(np.int64)
-    # One number for each cell; a scene is less than 100 km wide.
-    filled_count = len(np.unique(cells @ np.array([1, 1 << 20, 1 << 40])))
-    return _CELL_M * math.sqrt(filled_count / len(points))
+    draw = ImageDraw.Draw(image)
+    first = corners[:, 1] - corners[:, 0]
+    second = corners[:, 2] - corners[:, 0]
+    # y points down: counter-clockwise triangles have a negative cross product.
+    front = np.flatnonzero(first[:, 0] * second[:, 1] < first[:, 1] * second[:, 0])
+    order = front[np.argsort(-depths[front].mean(axis=1))]
+    triangles = corners[order].reshape(-1, 6).tolist()
+    for triangle, fill in zip(triangles, colors[order].tolist(), strict=True):
+        draw.polygon(triangle, fill=tuple(fill))
 
 
 def _draw_legend(

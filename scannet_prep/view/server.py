@@ -86,7 +86,7 @@ class SceneServer(ThreadingHTTPServer):
         url: The address of the list of scenes.
 
     Raises:
-        UsageError: The port is in use, or only an administrator may use it.
+        UsageError: There is no such port, it is in use, or only an administrator may use it.
     """
 
     daemon_threads = True
@@ -103,11 +103,9 @@ class SceneServer(ThreadingHTTPServer):
     ) -> None:
         try:
             super().__init__((ADDRESS, port), _Handler)
-        except OSError as error:
-            raise UsageError(
-                f"port {port} cannot be used: {error.strerror}",
-                "to use any free port: --serve 0",
-            ) from error
+        except (OSError, OverflowError) as error:
+            problem = f"port {port} cannot be used: {error}"
+            raise UsageError(problem, "to use any free port: --serve 0") from error
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self._list = _make_list(title, facts)
         self._scene_ids = facts.keys()
