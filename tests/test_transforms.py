@@ -414,8 +414,6 @@ def test_center_shift_and_normalize_put_the_scene_on_the_origin():
 
     shifted = aug.CenterShift()(sample, rng())["points"]
     assert shifted == pytest.approx(sample["points"] - origin, abs=1e-6)
-    shifted = aug.CenterShift(apply_z=False)(sample, rng())["points"]
-    assert shifted == pytest.approx(sample["points"] - origin * [1, 1, 0], abs=1e-6)
     normalized = aug.Normalize()(sample, rng())
     assert normalized["points"] == pytest.approx(sample["points"] - origin, abs=1e-6)
     assert normalized["colors"] == pytest.approx(sample["colors"] / 127.5 - 1, abs=1e-6)
@@ -523,8 +521,6 @@ def test_fragments_contain_every_vertex_and_merge_to_means():
     index, scores = parts[0]
     for wrong, problem in [
         ([], "60 of 60 vertices are in no fragment"),
-        ([(np.array([0, 0]), np.ones((2, 3)))], "above 59 or repeated"),
-        ([(np.array([60]), np.ones((1, 3)))], "above 59 or repeated"),
         ([*parts, (index, scores[:, :2])], "a row for each vertex"),
     ]:
         with pytest.raises(UsageError, match=problem):
@@ -624,7 +620,7 @@ def test_annotated_vertices_survive_the_pipeline_and_mixing():
         (lambda: CropPoints(0), "max_points is 0"),
         (lambda: CropPoints(9, sample_rate=0), "sample_rate is 0"),
         (lambda: CropPoints(9, classes=(3,)), "no label_set"),
-        (lambda: CropPoints(9, 1, SCANNET200.tail, SCANNET20), "expected those of ScanNet20"),
+        (lambda: CropPoints(9, 1, SCANNET200.tail, SCANNET20), "none of ScanNet20"),
         (lambda: aug.Rotate(10, -10), "smallest is 10 and largest is -10"),
         (lambda: aug.Rotate(axis="w"), "axis is 'w', expected 'x', 'y' or 'z'"),
         (lambda: aug.Scale(1.1, 0.9), "expected ascending"),
@@ -653,13 +649,16 @@ def with_labels_of(name):
         (GridSample(0), make_sample(), "cells of 0 m"),
         (GridSample(-1), make_sample(), "cells of -1 m"),
         (GridSample(1), make_sample(0), "there are 0 points"),
-        (Drop(), make_sample() | {"edge_index": np.eye(2)}, "has an edge_index, whose numbers"),
+        (
+            Compose(lambda sample, _: sample | {"points": sample["points"][5:]}, Drop()),
+            make_sample(),
+            "'normals' has 40 rows, but there are 35 points",
+        ),
         (Drop(), make_sample() | {"vertex_keys": []}, "'height' has a row for each vertex"),
         (GridSample(1), {"colors": np.eye(3)}, "has no 'points', only colors"),
         (Flip(), [1, 2], "the sample is a list"),
         (CropPoints(3), make_sample() | {"points": np.full((40, 3), np.nan)}, "not finite"),
-        (GridSample(1), make_sample() | {"annotated": np.ones(39, bool)}, r"expected bool \(40,\)"),
-        (Drop(), make_sample() | {"annotated": np.array([3])}, r"expected bool \(40,\)"),
+        (GridSample(1), make_sample() | {"annotated": np.ones(39, bool)}, "has 39 rows, but there"),
         (aug.InstanceTargets(SCANNET20), with_labels_of("ScanNet200"), "are of ScanNet200"),
         (CropPoints(9, 1, (3,), SCANNET200), with_labels_of("ScanNet20"), "are of ScanNet20"),
     ],
@@ -670,7 +669,7 @@ def test_sample_that_does_not_fit_a_transform_is_refused(transform, sample, mess
 
 
 def test_scenes_that_cannot_be_mixed_are_refused():
-    with pytest.raises(UsageError, match="labels are of ScanNet20 and ScanNet200"):
+    with pytest.raises(UsageError, match=r"labels are of \['ScanNet20', 'ScanNet200'\]"):
         aug.mix([with_labels_of("ScanNet20"), with_labels_of("ScanNet200")])
     double = make_sample()["normals"].astype(np.float64)
     with pytest.raises(UsageError, match="'normals' differs in type or shape"):

@@ -71,8 +71,8 @@ def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.flo
         # For each class, the labeled vertices of all scenes that have it, (P,).
         has_class = counts[:, occurs] > 0
         labeled_by_class = (has_class * labeled).sum(axis=0)
-        frequencies = totals[occurs] / labeled_by_class
-        weights = np.median(frequencies) / frequencies
+        # The median of the frequencies is the same factor for all classes, which the mean removes.
+        weights = labeled_by_class / totals[occurs]
 
     # Of all classes again, (classes,).
     result = np.zeros(len(totals), np.float32)

@@ -6,15 +6,13 @@ other transform of this module accepts. Put it last.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.draft import Columns, Draft
+from scannet_prep.transforms.draft import Change, Columns, Draft
 from scannet_prep.transforms.motion import CenterShift
 from scannet_prep.transforms.noise import draw_normal
 from scannet_prep.transforms.steps import Moving, Transform
@@ -43,10 +41,12 @@ class ColorJitter(Transform):
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `colors`."""
-        shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
+        shift = generator.uniform(-self.shift, self.shift, 3)
+        shift = shift.astype(np.float32)
         # The noise is drawn later, for the vertices that remain. Its own generator keeps the
         # numbers that later steps draw independent of that.
-        noise_generator = np.random.default_rng(generator.integers(1 << 63))
+        noise_seed = generator.integers(1 << 63)
+        noise_generator = np.random.default_rng(noise_seed)
 
         def jitter(levels: Columns) -> Columns:
             if not self.noise:
@@ -58,7 +58,8 @@ class ColorJitter(Transform):
                 noisy += column
                 # Adding a half, and truncating by the conversion, rounds.
                 noisy += offset + np.float32(0.5)
-                column[...] = np.clip(noisy, 0, 255, out=noisy)
+                np.clip(noisy, 0, 255, out=noisy)
+                column[...] = noisy
             return levels
 
         _change_colors(draft, jitter)
@@ -91,13 +92,18 @@ class ChromaticAutoContrast(Transform):
         levels = draft.columns("colors")
         _check_levels(draft.step_name, levels)
         # The extremes of each channel, (3, 1). `initial` is for scenes without vertices.
-        lowest = levels.min(axis=1, keepdims=True, initial=255).astype(np.float32)
-        highest = levels.max(axis=1, keepdims=True, initial=0).astype(np.float32)
+        lowest = levels.min(axis=1, keepdims=True, initial=255)
+        highest = levels.max(axis=1, keepdims=True, initial=0)
+        lowest = lowest.astype(np.float32)
+        extent = highest - lowest
 
         # The new value of each level of each channel, (3, 256).
-        stretched = (_LEVELS - lowest) * (np.float32(255) / np.maximum(highest - lowest, 1))
-        blended = _LEVELS + np.float32(blend_factor) * (stretched - _LEVELS)
-        levels[...] = _map_levels(levels, np.where(highest > lowest, blended, _LEVELS))
+        gain = 255 / np.maximum(extent, 1)
+        change = (_LEVELS - lowest) * gain - _LEVELS
+        change *= np.float32(blend_factor)
+        change[extent[:, 0] == 0] = 0
+        table = _LEVELS + change
+        levels[...] = _map_levels(levels, table)
 
 
 @dataclass(frozen=True)
@@ -111,10 +117,17 @@ class Normalize(Moving):
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `colors`."""
         CenterShift().change(draft, generator)
-        _change_colors(draft, lambda levels: levels / np.float32(127.5) - np.float32(1))
+        _change_colors(draft, _scale_levels)
 
 
-def _change_colors(draft: Draft, change: Callable[[Columns], Columns]) -> None:
+def _scale_levels(levels: Columns) -> Columns:
+    """Scale colours from 0..255 to [-1, 1]."""
+    colors = levels / np.float32(127.5)
+    colors -= np.float32(1)
+    return colors
+
+
+def _change_colors(draft: Draft, change: Change) -> None:
     """Register a function to be applied to the colours, uint8 (3, N), after the last selection."""
     step_name = draft.step_name
 
@@ -134,7 +147,12 @@ def _check_levels(step_name: str, colors: Columns) -> None:
         )
 
 
-def _map_levels(levels: Columns, table: NDArray[np.float32]) -> Columns:
+def _map_levels(levels: Columns, table: Columns) -> Columns:
     """Replace each level of each channel by its entry in a table (3, 256), rounded and clipped."""
-    rounded = np.clip(np.rint(table), 0, 255).astype(np.uint8)
-    return np.stack([new.take(old) for new, old in zip(rounded, levels, strict=True)])
+    rounded = np.rint(table)
+    np.clip(rounded, 0, 255, out=rounded)
+    result = np.empty_like(levels)
+    new_levels = rounded.astype(np.uint8)
+    for axis, channel in enumerate(levels):
+        result[axis] = new_levels[axis].take(channel)
+    return result

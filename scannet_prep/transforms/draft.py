@@ -12,9 +12,13 @@ from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import LabelSet
 
 Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float32]
+Bools: TypeAlias = NDArray[np.bool_]
 # An array of the vertices by axis, (3, N).
 Columns: TypeAlias = NDArray[Any]
 AnySample: TypeAlias = dict[str, Any]
+# A function that changes columns in place, or returns others.
+Change: TypeAlias = Callable[[Columns], Columns]
 
 # The arrays of a sample with one row per vertex.
 VERTEX_KEYS = frozenset(
@@ -69,7 +73,7 @@ class Draft:
         # The arrays that a step has asked for, restricted to the selected vertices.
         self._columns: dict[str, Columns] = {}
         # The functions passed to `later` that have not been applied yet.
-        self._later: dict[str, list[Callable[[Columns], Columns]]] = {}
+        self._later: dict[str, list[Change]] = {}
         # 0 without points, which a transform of the user may have renamed.
         self.count = len(sample.get("points", ()))
 
@@ -87,18 +91,20 @@ class Draft:
             if self._kept is None:
                 self._columns[key] = array.copy()
             else:
-                self._columns[key] = array.take(self._kept, axis=-1, mode="clip")
+                self._columns[key] = take_columns(array, self._kept)
+        columns = self._columns[key]
         for function in self._later.pop(key, ()):
-            self._columns[key] = function(self._columns[key])
-        return self._columns[key]
+            columns = function(columns)
+        self._columns[key] = columns
+        return columns
 
     def move(self) -> Columns:
         """Return the points as floats, (3, N), metres, to be changed in place."""
-        points = self.columns("points")
-        self._columns["points"] = points.astype(np.result_type(points, np.float32), copy=False)
-        return self._columns["points"]
+        points = as_floats(self.columns("points"))
+        self._columns["points"] = points
+        return points
 
-    def turn(self, function: Callable[[Columns], Columns]) -> None:
+    def turn(self, function: Change) -> None:
         """Apply a function to the points, and to the normals after the last selection.
 
         Args:
@@ -108,7 +114,7 @@ class Draft:
         if "normals" in self.sample:
             self.later("normals", function)
 
-    def later(self, key: str, function: Callable[[Columns], Columns]) -> None:
+    def later(self, key: str, function: Change) -> None:
         """Register a function to be applied to an array's columns after the last selection.
 
         Raises:
@@ -136,45 +142,33 @@ class Draft:
         representative is removed.
 
         Raises:
-            UsageError: The sample has edges, no points, or an unknown array that may belong to the
-                vertices.
+            UsageError: The sample has no points, an array of the vertices with another number of
+                rows, or an array of unknown name with as many.
         """
         self._check_key("points")
-        self._check_own_keys()
-        if "edge_index" in self.sample:
-            raise UsageError(
-                f"{self.step_name}: the sample has an edge_index, "
-                "whose numbers would no longer hold",
-                "Compose(GridSample(0.02), add_edges): edges are added after the last selection",
-            )
+        self._check_rows()
         if "inverse" in self.sample:
             # The new index of each vertex, -1 if removed. There is one more entry at the end, which
             # is -1: the index -1 finds it, and so stays -1.
-            new_indices = np.full(self.count + 1, -1, np.int64)
+            new_indices = np.full(self.count + 1, -1)
             new_indices[kept] = np.arange(len(kept))
-            self.sample["inverse"] = new_indices[self.sample["inverse"]]
+            old_indices = self.sample["inverse"]
+            self.sample["inverse"] = new_indices[old_indices]
 
         for key, array in self._columns.items():
-            self._columns[key] = array.take(kept, axis=-1, mode="clip")
-        self._kept = kept if self._kept is None else self._kept.take(kept, mode="clip")
+            self._columns[key] = take_columns(array, kept)
         self.count = len(kept)
+        if self._kept is not None:
+            kept = take_columns(self._kept, kept)
+        self._kept = kept
 
-    def find_annotated(self) -> NDArray[np.bool_] | None:
-        """Return whether each vertex is annotated, bool (N,); None without limited annotations.
-
-        Raises:
-            UsageError: `annotated` has another type or shape.
-        """
+    def find_annotated(self) -> Bools | None:
+        """Return whether each vertex is annotated, bool (N,); None without limited annotations."""
         if "annotated" not in self.sample:
             return None
+        self._check_rows()
         annotated = self.columns("annotated")
-        if annotated.dtype != np.bool_ or annotated.shape != (self.count,):
-            raise UsageError(
-                f"{self.step_name}: 'annotated' is {annotated.dtype} {annotated.shape}, "
-                f"expected bool ({self.count},)",
-                'sample["annotated"] = sample["annotated"][kept]',
-            )
-        return annotated
+        return annotated.astype(np.bool_, copy=False)
 
     def check_label_set(self, expected: LabelSet) -> None:
         """Check that `labels` belong to a label set. A sample without `label_set` passes.
@@ -203,20 +197,31 @@ class Draft:
             result[key] = as_rows(array)
         if self._kept is not None:
             # The arrays that no step has asked for.
-            for key in set(vertex_keys(self.sample)) - self._columns.keys():
-                result[key] = self.sample[key].take(self._kept, axis=0, mode="clip")
+            for key in vertex_keys(self.sample):
+                if key not in self._columns:
+                    array = self.sample[key]
+                    result[key] = array.take(self._kept, axis=0, mode="clip")
         return result
 
-    def _check_own_keys(self) -> None:
-        """Refuse an array of unknown name with as many rows as there are vertices.
+    def _check_rows(self) -> None:
+        """Check that exactly the arrays of the vertices have a row for each of them.
 
         Raises:
-            UsageError: There is one. It would no longer fit the selected vertices.
+            UsageError: An array would no longer fit the selected vertices.
         """
-        known = {*vertex_keys(self.sample), *_OTHER_KEYS}
+        vertex_count = len(self.sample["points"])
+        of_vertices = vertex_keys(self.sample)
         for key, value in self.sample.items():
-            is_unknown = key not in known and isinstance(value, np.ndarray) and value.ndim > 0
-            if is_unknown and len(value) == len(self.sample["points"]):
+            if key in _OTHER_KEYS or not isinstance(value, np.ndarray):
+                continue
+            row_count = len(np.atleast_1d(value))
+            if key in of_vertices and row_count != vertex_count:
+                raise UsageError(
+                    f"{self.step_name}: {key!r} has {row_count:,} rows, "
+                    f"but there are {vertex_count:,} points",
+                    "a step that selects vertices must select the same rows of all their arrays",
+                )
+            if key not in of_vertices and row_count == vertex_count:
                 raise UsageError(
                     f"{self.step_name}: the array {key!r} has a row for each vertex, "
                     "but is not known to belong to them",
@@ -233,11 +238,23 @@ class Draft:
             )
 
 
+def as_floats(columns: Columns) -> Columns:
+    """Return columns as floats; integers become float64 if float32 cannot hold them."""
+    float_type = np.result_type(columns, np.float32)
+    return columns.astype(float_type, copy=False)
+
+
+def take_columns(columns: Columns, kept: Ints) -> Columns:
+    """Take the vertices at some valid indices."""
+    return columns.take(kept, axis=-1, mode="clip")
+
+
 def as_rows(columns: Columns) -> NDArray[Any]:
     """Transpose (3, N) to a contiguous (N, 3), faster than NumPy, which copies row by row."""
     if columns.ndim == 1:
         return columns
-    rows = np.empty(columns.shape[::-1], columns.dtype)
+    shape = columns.shape[::-1]
+    rows = np.empty(shape, columns.dtype)
     for axis, column in enumerate(columns):
         rows[:, axis] = column
     return rows

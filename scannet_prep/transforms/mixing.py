@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.draft import AnySample, vertex_keys
+from scannet_prep.transforms.draft import AnySample, Columns, vertex_keys
 from scannet_prep.transforms.steps import Step
 
 # Arrays of ids that are unique within a scene only.
@@ -55,7 +54,8 @@ class Mix3D:
         generator = np.random.default_rng([self.seed, checksum])
 
         if generator.random() < self.mix_prob:
-            samples = [mix(samples[start : start + 2]) for start in range(0, len(samples), 2)]
+            starts = range(0, len(samples), 2)
+            samples = [mix(samples[start : start + 2]) for start in starts]
         if self.step is not None:
             samples = [self.step(sample, generator) for sample in samples]
         return self.collate(samples)
@@ -85,9 +85,8 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
     first = samples[0]
     label_sets = {sample.get("label_set") for sample in samples}
     if len(label_sets) > 1:
-        names = " and ".join(sorted(map(str, label_sets)))
         raise UsageError(
-            f"scenes cannot be mixed: their labels are of {names}",
+            f"scenes cannot be mixed: their labels are of {sorted(map(str, label_sets))}",
             "choose one label set for all of them: ScanNet(..., labels=...)",
         )
 
@@ -96,8 +95,12 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
         if key == "grid":
             continue
         # A missing array becomes an array of None, whose type differs from all others.
-        arrays = [np.asarray(sample.get(key)) for sample in samples]
-        row_types = {(array.dtype, array.shape[1:]) for array in arrays}
+        arrays = []
+        row_types = set()
+        for sample in samples:
+            array = np.asarray(sample.get(key))
+            arrays.append(array)
+            row_types.add((array.dtype, array.shape[1:]))
         if len(row_types) > 1:
             raise UsageError(
                 f"scenes cannot be mixed: {key!r} differs in type or shape, or is missing in one",
@@ -111,16 +114,18 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
         if key in first:
             result[key] = first[key]
     if "scene_id" in first:
-        result["scene_id"] = "+".join(sample["scene_id"] for sample in samples)
+        scene_ids = [sample["scene_id"] for sample in samples]
+        result["scene_id"] = "+".join(scene_ids)
     return result
 
 
-def _make_ids_distinct(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def _make_ids_distinct(arrays: Sequence[Columns]) -> list[Columns]:
     """Shift the ids of each array above those of the array before; -1 stays -1."""
     result = []
     start = 0
     for array in arrays:
-        shift = np.where(array < 0, 0, start).astype(array.dtype)
-        result.append(array + shift)
+        shifted = array.copy()
+        shifted[array >= 0] += start
+        result.append(shifted)
         start += int(array.max(initial=-1)) + 1
     return result

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from scannet_prep.errors import UsageError
 from scannet_prep.transforms.draft import Columns, Draft
 from scannet_prep.transforms.noise import draw_normal, interpolate_noise
 from scannet_prep.transforms.steps import Moving
 
+NoiseParameters: TypeAlias = tuple[float, float]
 Triple: TypeAlias = tuple[float, float, float]
 
 # A rotation about an axis turns the first of these axes towards the second.
-_PLANES = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}
+_PLANES = {
+    "x": (1, 2),
+    "y": (2, 0),
+    "z": (0, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class Rotate(Moving):
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `normals`."""
         first, second = _PLANES[self.axis]
-        angle = math.radians(generator.uniform(self.smallest, self.largest))
+        degrees = generator.uniform(self.smallest, self.largest)
+        angle = math.radians(degrees)
         cosine = math.cos(angle)
         sine = math.sin(angle)
 
@@ -96,8 +102,13 @@ class Flip(Moving):
         """Change `points` and `normals`."""
         # The factors of x, y and z; that of z is always 1.
         is_reflected = generator.random(2) < self.probability
-        signs = np.append(np.where(is_reflected, -1, 1), 1)
-        draft.turn(lambda columns: _by_axis(np.multiply, columns, signs))
+        signs = np.ones(3)
+        signs[:2][is_reflected] = -1
+
+        def reflect(columns: Columns) -> Columns:
+            return _by_axis(np.multiply, columns, signs)
+
+        draft.turn(reflect)
 
 
 @dataclass(frozen=True)
@@ -155,9 +166,11 @@ class Jitter(Moving):
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`."""
         points = draft.move()
-        noise = draw_normal(generator, points.size).reshape(points.shape)
+        noise = draw_normal(generator, points.size)
+        noise = noise.reshape(points.shape)
         noise *= np.float32(self.sigma)
-        points += np.clip(noise, -self.limit, self.limit, out=noise)
+        np.clip(noise, -self.limit, self.limit, out=noise)
+        points += noise
 
 
 @dataclass(frozen=True)
@@ -178,7 +191,7 @@ class ElasticDistortion(Moving):
             magnitude.
     """
 
-    distortion_params: tuple[tuple[float, float], ...] = ((0.2, 0.4), (0.8, 1.6))
+    distortion_params: tuple[NoiseParameters, ...] = ((0.2, 0.4), (0.8, 1.6))
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`."""
@@ -196,18 +209,13 @@ class CenterShift(Moving):
 
     It is Pointcept's `CenterShift` (pointcept/datasets/transform.py), and `Normalize` without the
     colours.
-
-    Attributes:
-        apply_z: Whether to shift z.
     """
-
-    apply_z: bool = True
 
     def change(self, draft: Draft, generator: Generator) -> None:  # noqa: ARG002
         """Change `points`."""
         lowest, highest = _bounds(draft)
         origin = (lowest + highest) / 2
-        origin[2] = lowest[2] if self.apply_z else 0
+        origin[2] = lowest[2]
         _by_axis(np.subtract, draft.move(), origin)
 
 
@@ -219,10 +227,14 @@ def _check_range(name: str, smallest: float, largest: float) -> None:
         )
 
 
-def _bounds(draft: Draft) -> tuple[NDArray[Any], NDArray[Any]]:
+def _bounds(draft: Draft) -> tuple[Columns, Columns]:
     """Return the lowest and the highest coordinates, (3,) each, metres; zeros without points."""
-    points = draft.move() if draft.count else np.zeros((3, 1), np.float32)
-    return points.min(axis=1), points.max(axis=1)
+    points = draft.move()
+    if not draft.count:
+        points = np.zeros((3, 1), np.float32)
+    lowest = points.min(axis=1)
+    highest = points.max(axis=1)
+    return lowest, highest
 
 
 def _by_axis(function: np.ufunc, columns: Columns, numbers: ArrayLike) -> Columns:
@@ -230,7 +242,8 @@ def _by_axis(function: np.ufunc, columns: Columns, numbers: ArrayLike) -> Column
 
     The numbers are converted to the type of the columns, which keeps float32 from becoming float64.
     """
-    by_axis = np.asarray(numbers, columns.dtype).reshape(-1, 1)
+    by_axis = np.asarray(numbers, columns.dtype)
+    by_axis = by_axis.reshape(-1, 1)
     function(columns, by_axis, out=columns)
     return columns
 
@@ -238,6 +251,8 @@ def _by_axis(function: np.ufunc, columns: Columns, numbers: ArrayLike) -> Column
 def _normalize(columns: Columns) -> Columns:
     """Divide vectors by their lengths, in place. Vectors of length 0 do not change."""
     x, y, z = columns
-    lengths = np.sqrt(x * x + y * y + z * z)
-    columns /= np.where(lengths == 0, 1, lengths)
+    squares = x * x + y * y + z * z
+    lengths = np.sqrt(squares)
+    lengths[lengths == 0] = 1
+    columns /= lengths
     return columns

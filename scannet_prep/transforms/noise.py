@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.draft import Columns, Ints
+from scannet_prep.transforms.draft import Columns, Floats, Ints
 
 _MAX_NOISE_CELLS = 50_000_000
 # Points are interpolated in blocks, so that intermediate results stay in the processor's cache.
 _BLOCK_POINTS = 16_384
 
 
-def draw_normal(generator: Generator, count: int) -> NDArray[np.float32]:
+def draw_normal(generator: Generator, count: int) -> Floats:
     """Draw normal numbers, float32 (count,), by the method of Box and Muller.
 
     It takes two thirds of the time of `Generator.standard_normal`.
@@ -37,9 +37,7 @@ def draw_normal(generator: Generator, count: int) -> NDArray[np.float32]:
     return pairs.reshape(-1)[:count]
 
 
-def interpolate_noise(
-    points: Columns, granularity: float, generator: Generator
-) -> NDArray[np.float32]:
+def interpolate_noise(points: Columns, granularity: float, generator: Generator) -> Floats:
     """Draw smooth noise for each point, float32 (3, N); see `ElasticDistortion`.
 
     Args:
@@ -51,42 +49,59 @@ def interpolate_noise(
         UsageError: The grid has too many cells.
     """
     # Positions in units of cells, counted from the lowest point, (3, N).
-    positions = points - points.min(axis=1, keepdims=True)
+    lowest = points.min(axis=1, keepdims=True)
+    positions = points - lowest
     positions /= np.float32(granularity)
     positions = positions.astype(np.float32, copy=False)
 
     # Corners of the grid along each axis, (3,): from one cell below the lowest point to the first
     # corner above the highest. Extents that are not finite fail the comparison.
-    extent = np.floor(positions.max(axis=1)) + 3
+    extent = positions.max(axis=1)
+    extent = np.floor(extent) + 3
     if not extent.prod() <= _MAX_NOISE_CELLS:
-        cells_text = " x ".join(f"{number:g}" for number in extent)
         raise UsageError(
-            f"ElasticDistortion: the noise has {cells_text} cells, too many: "
+            f"ElasticDistortion: the noise has {describe_extent(extent)} cells, too many: "
             f"expected at most {_MAX_NOISE_CELLS:,}",
             "coordinates and granularity are in metres",
         )
     shape = [int(number) for number in extent]
-    noise = _draw_smooth_noise(shape, generator).reshape(3, -1)
+    noise = _draw_smooth_noise(shape, generator)
+    noise = noise.reshape(3, -1)
 
     # The cell of each point and the position within it, (3, N), and the index of the lowest corner
     # of this cell in `noise`, (N,). Cells are counted from the lowest point, corners from one cell
     # below it: hence the + 1.
     cells = positions.astype(np.intp)
     fractions = positions - cells.astype(np.float32)
-    lowest = ((cells[0] + 1) * shape[1] + cells[1] + 1) * shape[2] + cells[2] + 1
+    x, y, z = cells + 1
+    _, y_count, z_count = shape
+    corners = (x * y_count + y) * z_count + z
 
     # Distances, in the flattened grid, to the next corner along x, y and z.
-    strides = (shape[1] * shape[2], shape[2], 1)
-    result: NDArray[np.float32] = np.empty_like(positions)
-    for start in range(0, len(lowest), _BLOCK_POINTS):
+    strides = (y_count * z_count, z_count, 1)
+    result: Floats = np.empty_like(positions)
+    for start in range(0, len(corners), _BLOCK_POINTS):
         block = slice(start, start + _BLOCK_POINTS)
-        result[:, block] = _interpolate(noise, lowest[block], strides, fractions[:, block])
+        result[:, block] = _interpolate(
+            noise,
+            corners[block],
+            strides,
+            fractions[:, block],
+        )
     return result
 
 
+def describe_extent(extent: Columns) -> str:
+    """Format the numbers of cells along the axes, as in `3 x 4 x 5`."""
+    return " x ".join(f"{number:g}" for number in extent)
+
+
 def _interpolate(
-    noise: NDArray[np.float32], corners: Ints, strides: tuple[int, ...], fractions: Columns
-) -> NDArray[np.float32]:
+    noise: Floats,
+    corners: Ints,
+    strides: Sequence[int],
+    fractions: Columns,
+) -> Floats:
     """Interpolate linearly along the remaining axes, from some corners to the next ones.
 
     Args:
@@ -100,15 +115,17 @@ def _interpolate(
     """
     if not strides:
         return noise.take(corners, axis=1, mode="clip")
-    here = _interpolate(noise, corners, strides[1:], fractions[1:])
-    change = _interpolate(noise, corners + strides[0], strides[1:], fractions[1:])
+    stride, *later_strides = strides
+    fraction, later_fractions = fractions[0], fractions[1:]
+    here = _interpolate(noise, corners, later_strides, later_fractions)
+    change = _interpolate(noise, corners + stride, later_strides, later_fractions)
     change -= here
-    change *= fractions[0]
+    change *= fraction
     change += here
     return change
 
 
-def _draw_smooth_noise(shape: list[int], generator: Generator) -> NDArray[np.float32]:
+def _draw_smooth_noise(shape: list[int], generator: Generator) -> Floats:
     """Draw normal noise (3, X, Y, Z), averaged twice over three neighbours along each axis."""
     noise = generator.standard_normal((3, *shape), np.float32)
     for axis in (1, 2, 3, 1, 2, 3):
@@ -117,5 +134,6 @@ def _draw_smooth_noise(shape: list[int], generator: Generator) -> NDArray[np.flo
         sums = lines.copy()
         sums[1:] += lines[:-1]
         sums[:-1] += lines[1:]
-        np.multiply(sums, np.float32(1 / 3), out=lines)
+        third = np.float32(1 / 3)
+        np.multiply(sums, third, out=lines)
     return noise

@@ -7,6 +7,7 @@ from scannet_prep.transforms.steps import Compose, Sometimes
 
 # Degrees: pi / 64.
 _TILT = 180 / 64
+_COLOR_CHANGE = 0.05 * 255
 
 
 def pointcept(*, grid_size: float = 0.02, point_max: int = 102_400) -> Compose:
@@ -40,19 +41,24 @@ def pointcept(*, grid_size: float = 0.02, point_max: int = 102_400) -> Compose:
         grid_size: Edge of a voxel, metres.
         point_max: Largest number of points of a scene.
     """
+    tilt_x = motion.Rotate(-_TILT, _TILT, "x", center=None)
+    tilt_y = motion.Rotate(-_TILT, _TILT, "y", center=None)
+    distortion = motion.ElasticDistortion()
+    shift = colors.ColorJitter(shift=_COLOR_CHANGE, noise=0)
+    noise = colors.ColorJitter(shift=0, noise=_COLOR_CHANGE)
     return Compose(
         motion.CenterShift(),
         Sometimes(selection.Drop(0.2), 0.2),
         Sometimes(motion.Rotate(), 0.5),
-        Sometimes(motion.Rotate(-_TILT, _TILT, "x", center=None), 0.5),
-        Sometimes(motion.Rotate(-_TILT, _TILT, "y", center=None), 0.5),
+        Sometimes(tilt_x, 0.5),
+        Sometimes(tilt_y, 0.5),
         motion.Scale(0.9, 1.1),
         motion.Flip(0.5),
         motion.Jitter(0.005, 0.02),
-        Sometimes(motion.ElasticDistortion(((0.2, 0.4), (0.8, 1.6))), 0.95),
+        Sometimes(distortion, 0.95),
         Sometimes(colors.ChromaticAutoContrast(), 0.2),
-        Sometimes(colors.ColorJitter(shift=0.05 * 255, noise=0), 0.95),
-        Sometimes(colors.ColorJitter(shift=0, noise=0.05 * 255), 0.95),
+        Sometimes(shift, 0.95),
+        Sometimes(noise, 0.95),
         selection.GridSample(grid_size, has_inverse=False),
         selection.CropPoints(point_max),
     )

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import LabelSet
-from scannet_prep.transforms.draft import Columns, Draft, Ints
+from scannet_prep.transforms.draft import Bools, Columns, Draft, Ints, as_floats
+from scannet_prep.transforms.noise import describe_extent
 from scannet_prep.transforms.steps import Selecting
 
 
@@ -44,7 +44,8 @@ class CropPoints(Selecting):
 
     def __post_init__(self) -> None:
         """Check the size of the crop, and that the classes belong to the label set."""
-        if self.max_points < 1 or not 0 < self.sample_rate <= 1:
+        is_share = 0 < self.sample_rate <= 1
+        if self.max_points < 1 or not is_share:
             raise UsageError(
                 f"CropPoints: max_points is {self.max_points} and sample_rate is "
                 f"{self.sample_rate}, expected at least 1, and a share above 0 and at most 1"
@@ -55,17 +56,19 @@ class CropPoints(Selecting):
                 "label sets mean different classes",
                 "CropPoints(..., classes=SCANNET200.tail, label_set=SCANNET200)",
             )
-        if self.label_set is not None and max(self.classes, default=0) >= len(self.label_set):
+        largest = max(self.classes, default=0)
+        if self.label_set is not None and largest not in self.label_set:
             raise UsageError(
-                f"CropPoints: classes has the train id {max(self.classes)}, "
-                f"expected those of {self.label_set.name}, 0 to {len(self.label_set) - 1}"
+                f"CropPoints: classes has the train id {largest}, which is none of "
+                f"{self.label_set.name}"
             )
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Crop the sample."""
         if self.label_set is not None:
             draft.check_label_set(self.label_set)
-        count = min(self.max_points, max(1, int(self.sample_rate * draft.count)))
+        share = int(self.sample_rate * draft.count)
+        count = min(self.max_points, max(1, share))
         if draft.count <= count:
             return
         center = self._choose_center(draft, generator)
@@ -73,14 +76,15 @@ class CropPoints(Selecting):
         # Squared distance of each vertex to the centre, (N,), in floats because small integers
         # would overflow. Not a product of matrices, whose rounding may depend on the number of
         # threads.
-        points = draft.columns("points")
-        columns = points.astype(np.result_type(points, np.float32), copy=False)
-        x, y, z = columns - columns[:, [center]]
+        points = as_floats(draft.columns("points"))
+        middle = points[:, [center]]
+        x, y, z = points - middle
         distances = x * x + y * y + z * z
 
         # The `count`-th smallest distance. NumPy puts inf and nan last, so this distance is finite
         # if at least `count` distances are.
-        edge = np.partition(distances, count - 1)[count - 1]
+        last = count - 1
+        edge = np.partition(distances, last)[last]
         if not np.isfinite(edge):
             raise UsageError(
                 "CropPoints: there are points that are not finite",
@@ -101,11 +105,13 @@ class CropPoints(Selecting):
         if not len(self.classes):
             return index
         labels = draft.columns("labels")
-        present = np.unique(labels[np.isin(labels, self.classes)])
+        is_chosen = np.isin(labels, self.classes)
+        present = np.unique(labels[is_chosen])
         if not len(present):
             return index
         chosen_class = generator.choice(present)
-        return int(generator.choice(np.flatnonzero(labels == chosen_class)))
+        candidates = np.flatnonzero(labels == chosen_class)
+        return int(generator.choice(candidates))
 
 
 @dataclass(frozen=True)
@@ -125,11 +131,13 @@ class Drop(Selecting):
         """Drop vertices."""
         # The vertices with the smallest random numbers are dropped. At least one stays.
         ranks = generator.random(draft.count, np.float32)
-        dropped_count = min(round(self.share * draft.count), draft.count - 1)
+        dropped_count = round(self.share * draft.count)
+        dropped_count = min(dropped_count, draft.count - 1)
         if dropped_count <= 0:
             return
+        order = np.argpartition(ranks, dropped_count)
         is_kept = np.ones(draft.count, np.bool_)
-        is_kept[np.argpartition(ranks, dropped_count)[:dropped_count]] = False
+        is_kept[order[:dropped_count]] = False
         annotated = draft.find_annotated()
         if annotated is not None:
             is_kept |= annotated
@@ -167,7 +175,8 @@ class GridSample(Selecting):
                 "GridSample: the sample has an inverse map already",
                 "pass has_inverse=False to all but the last GridSample",
             )
-        cells, numbers, bits = number_cells("GridSample", draft.columns("points"), self.size)
+        points = draft.columns("points")
+        cells, numbers, bits = number_cells("GridSample", points, self.size)
         order, starts = sort_cells(numbers, bits, generator)
 
         annotated = draft.find_annotated()
@@ -194,7 +203,7 @@ class GridSample(Selecting):
             draft.sample["inverse"] = inverse
 
 
-def _represent_cells(order: Ints, starts: Ints, annotated: NDArray[np.bool_] | None) -> Ints:
+def _represent_cells(order: Ints, starts: Ints, annotated: Bools | None) -> Ints:
     """Choose the vertex that represents each cell, int64 (cells,).
 
     It is the last annotated vertex of the cell in `order`; without one, the cell's first vertex.
@@ -214,7 +223,11 @@ def _represent_cells(order: Ints, starts: Ints, annotated: NDArray[np.bool_] | N
     return representatives
 
 
-def number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.int32], Ints, int]:
+def number_cells(
+    name: str,
+    points: Columns,
+    size: float,
+) -> tuple[Columns, Ints, int]:
     """Number the cells of a grid that contain points.
 
     Args:
@@ -229,15 +242,17 @@ def number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.in
     Raises:
         UsageError: There are no points, or too many cells.
     """
-    if not points.size or not size > 0:
+    point_count = points.shape[1]
+    if not point_count or not size > 0:
         raise UsageError(
-            f"{name}: there are {points.shape[1]:,} points and cells of {size} m, "
+            f"{name}: there are {point_count:,} points and cells of {size} m, "
             "expected at least one point, and a size above 0"
         )
     cells = np.divide(points, size, dtype=np.float64)
     np.floor(cells, out=cells)
-    ends = np.array([points.min(axis=1), points.max(axis=1)], np.float64)
-    lowest, highest = np.floor(ends / size)
+    # Rounding keeps the order, so these are the cells of the outermost points.
+    lowest = cells.min(axis=1)
+    highest = cells.max(axis=1)
     cells -= lowest[:, None]
 
     # Numbers are computed as float64, which is exact below 2**53. `sort_cells` stores a number,
@@ -246,11 +261,10 @@ def number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.in
     extent = highest - lowest + 1
     count = extent.prod()
     has_int32_cells = extent.max() < 2**31
-    has_small_numbers = count < min(2.0**53, 2.0**59 / points.shape[1])
-    if not (has_int32_cells and has_small_numbers):
-        cells_text = " x ".join(f"{length:g}" for length in extent)
+    limit = min(2.0**53, 2.0**59 / point_count)
+    if not (has_int32_cells and count < limit):
         raise UsageError(
-            f"{name}: the scene has {cells_text} cells, too many to count",
+            f"{name}: the scene has {describe_extent(extent)} cells, too many to count",
             "coordinates and size are in metres",
         )
 
@@ -258,10 +272,15 @@ def number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.in
     numbers += cells[1]
     numbers *= extent[2]
     numbers += cells[2]
-    return cells.astype(np.int32), numbers.astype(np.int64), int(count).bit_length()
+    bits = int(count).bit_length()
+    return cells.astype(np.int32), numbers.astype(np.int64), bits
 
 
-def sort_cells(numbers: Ints, number_bits: int, generator: Generator | None) -> tuple[Ints, Ints]:
+def sort_cells(
+    numbers: Ints,
+    number_bits: int,
+    generator: Generator | None,
+) -> tuple[Ints, Ints]:
     """Sort vertices by the number of their cell, and those of one cell at random.
 
     Args:
@@ -280,7 +299,11 @@ def sort_cells(numbers: Ints, number_bits: int, generator: Generator | None) -> 
     if generator is not None:
         random_bits = min(16, 63 - number_bits - index_bits)
         numbers <<= random_bits
-        numbers |= generator.integers(1 << random_bits, size=len(numbers), dtype=np.uint16)
+        numbers |= generator.integers(
+            1 << random_bits,
+            size=len(numbers),
+            dtype=np.uint16,
+        )
     numbers <<= index_bits
     numbers |= np.arange(len(numbers))
     numbers.sort()
@@ -288,5 +311,5 @@ def sort_cells(numbers: Ints, number_bits: int, generator: Generator | None) -> 
     order = numbers & ((1 << index_bits) - 1)
     numbers >>= index_bits + random_bits
     is_first = np.ones(len(numbers), np.bool_)
-    np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
+    is_first[1:] = np.diff(numbers) > 0
     return order, np.flatnonzero(is_first)

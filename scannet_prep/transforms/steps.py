@@ -17,17 +17,12 @@ Step: TypeAlias = Callable[[Any, Generator], Any]
 # Boxes change if points move, and if points are removed.
 _BOX_KEYS = frozenset({"instance_boxes", "instance_centers"})
 _MOVED_KEYS = _BOX_KEYS | {"grid", "axis_alignment"}
-_SELECTED_KEYS = _BOX_KEYS | {"faces"}
+SELECTED_KEYS = _BOX_KEYS | {"faces"}
 
 
 @dataclass(frozen=True)
 class Transform:
     """Base of the transforms of this package."""
-
-    @property
-    def drops(self) -> frozenset[str]:
-        """Keys that no longer hold after the transform, and are removed."""
-        return frozenset()
 
     def __call__(self, sample: AnySample, generator: Generator) -> Any:  # noqa: ANN401
         """Apply the transform to a sample, and return a new one.
@@ -59,26 +54,16 @@ class Transform:
         name = type(self).__name__
         draft = state if isinstance(state, Draft) else Draft(state, name)
         draft.step_name = name
-        draft.leave_out(self.drops)
+        draft.leave_out(_find_dropped_keys(self))
         return draft
 
 
 class Moving(Transform):
     """A transform that moves points, after which cells, boxes and frame no longer hold."""
 
-    @property
-    def drops(self) -> frozenset[str]:
-        """Keys that no longer hold after the transform, and are removed."""
-        return _MOVED_KEYS
-
 
 class Selecting(Transform):
     """A transform that selects vertices, after which faces and boxes no longer hold."""
-
-    @property
-    def drops(self) -> frozenset[str]:
-        """Keys that no longer hold after the transform, and are removed."""
-        return _SELECTED_KEYS
 
 
 @dataclass(frozen=True, init=False)
@@ -110,11 +95,6 @@ class Compose(Transform):
         # The class is frozen.
         object.__setattr__(self, "steps", steps)
 
-    @property
-    def drops(self) -> frozenset[str]:
-        """Keys that at least one step removes."""
-        return frozenset().union(*map(_drops_of, self.steps))
-
     def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401
         """Apply the steps."""
         for step in self.steps:
@@ -138,11 +118,6 @@ class Sometimes(Transform):
     step: Step
     p: float = 0.5
 
-    @property
-    def drops(self) -> frozenset[str]:
-        """Keys that the step removes."""
-        return _drops_of(self.step)
-
     def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401
         """Apply the step with probability `p`."""
         if generator.random() < self.p:
@@ -158,8 +133,15 @@ def _apply(step: Step, state: Any, generator: Generator) -> Any:  # noqa: ANN401
     return step(_finish(state), generator)
 
 
-def _drops_of(step: Step) -> frozenset[str]:
-    return step.drops if isinstance(step, Transform) else frozenset()
+def _find_dropped_keys(step: Step) -> frozenset[str]:
+    """Find the keys that a step, or one of its steps, removes because they no longer hold."""
+    if isinstance(step, Compose):
+        return frozenset().union(*map(_find_dropped_keys, step.steps))
+    if isinstance(step, Sometimes):
+        return _find_dropped_keys(step.step)
+    if isinstance(step, Moving):
+        return _MOVED_KEYS
+    return SELECTED_KEYS if isinstance(step, Selecting) else frozenset()
 
 
 def _finish(state: Any) -> Any:  # noqa: ANN401

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.release.label_sets import LabelSet
-from scannet_prep.transforms.draft import Draft
+from scannet_prep.transforms.draft import Draft, Ints
 from scannet_prep.transforms.steps import Transform
 
 
@@ -60,16 +59,20 @@ class InstanceTargets(Transform):
             if label_class.name not in NO_INSTANCES
         ]
         # Indices of the vertices that belong to an instance, (M,).
-        inside = np.flatnonzero(np.isin(labels, instance_classes) & (numbers >= 0))
+        is_inside = np.isin(labels, instance_classes)
+        is_inside &= numbers >= 0
+        inside = np.flatnonzero(is_inside)
 
         # The label and the number of each vertex, combined into one key, int64 (M,). Labels of a
         # small type would overflow.
         base = int(numbers.max(initial=0)) + 1
-        vertex_keys = labels[inside].astype(np.int64) * base + numbers[inside]
+        vertex_keys = labels[inside].astype(np.int64)
+        vertex_keys *= base
+        vertex_keys += numbers[inside]
 
         # The new id of a vertex is the rank of its key, (M,), among the distinct keys, (K,).
         keys, ids = _rank_keys(vertex_keys)
-        instances = np.full(len(labels), -1, np.int64)
+        instances = np.full(len(labels), -1)
         instances[inside] = ids
 
         # Where each instance begins if the vertices are ordered by instance, (K,).
@@ -77,26 +80,31 @@ class InstanceTargets(Transform):
         starts = np.cumsum(counts) - counts
 
         # The order of the vertices by instance, (M,). NumPy sorts 16-bit integers fastest.
-        small_ids = ids.astype(np.uint16 if len(keys) < 2**16 else np.int64)
-        order = np.argsort(small_ids, kind="stable")
+        if len(keys) < 2**16:
+            ids = ids.astype(np.uint16)
+        order = np.argsort(ids, kind="stable")
 
         # The points in this order, float32 (M, 3). A draft holds them as (3, V).
-        columns = draft.columns("points").take(inside[order], axis=1)
+        points = draft.columns("points")
+        columns = points.take(inside[order], axis=1)
         rows = np.ascontiguousarray(columns.T, np.float32)
 
         # Bounding boxes and means of the instances, (K, 3) each.
         lowest = np.minimum.reduceat(rows, starts)
         highest = np.maximum.reduceat(rows, starts)
-        centers = np.add.reduceat(rows, starts, dtype=np.float64) / counts[:, None]
+        sums = np.add.reduceat(rows, starts, dtype=np.float64)
+        centers = sums / counts[:, None]
+        middles = (lowest + highest) / 2
+        sizes = highest - lowest
 
         draft.add("instances", instances)
         # These have no row for each vertex, so they are added to the sample itself.
         draft.sample["instance_labels"] = keys // base
-        draft.sample["instance_boxes"] = np.hstack([(lowest + highest) / 2, highest - lowest])
+        draft.sample["instance_boxes"] = np.hstack([middles, sizes])
         draft.sample["instance_centers"] = centers.astype(np.float32)
 
 
-def _rank_keys(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _rank_keys(keys: Ints) -> tuple[Ints, Ints]:
     """Return the distinct keys, ascending, and for each key its rank among them, from 0.
 
     This is `np.unique(keys, return_inverse=True)` for keys from 0, and much faster because it

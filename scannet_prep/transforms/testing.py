@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.draft import AnySample, Draft
+from scannet_prep.transforms.draft import AnySample, Draft, Floats
 from scannet_prep.transforms.motion import Flip, Rotate, Scale
 from scannet_prep.transforms.selection import number_cells, sort_cells
-from scannet_prep.transforms.steps import Compose, Selecting, Step
+from scannet_prep.transforms.steps import SELECTED_KEYS, Compose, Step
 
 
 def views_for_testing() -> tuple[Step, ...]:
@@ -24,8 +23,9 @@ def views_for_testing() -> tuple[Step, ...]:
     """
     views: list[Step] = []
     for scale in (1.0, 0.95, 1.05):
-        angles = (0.0, 90.0, 180.0, 270.0)
-        views += [Compose(Rotate(angle, angle), Scale(scale, scale)) for angle in angles]
+        for angle in (0.0, 90.0, 180.0, 270.0):
+            turned = Rotate(angle, angle)
+            views.append(Compose(turned, Scale(scale, scale)))
     return (*views, Flip(1.0))
 
 
@@ -54,13 +54,13 @@ def fragments(sample: AnySample, size: float) -> list[AnySample]:
     # Number of vertices of each cell, (cells,).
     counts = np.diff(starts, append=len(order))
 
-    dropped_keys = Selecting().drops
     parts = []
     for part in range(counts.max()):
         # One vertex of each cell: number `part`, or the first ones again if there are fewer.
-        index = np.sort(order[starts + part % counts])
+        positions = starts + part % counts
+        index = np.sort(order[positions])
         draft = Draft(sample, "fragments")
-        draft.leave_out(dropped_keys)
+        draft.leave_out(SELECTED_KEYS)
         draft.select(index)
         draft.add("grid", cells.take(index, axis=1))
         draft.add("index", index)
@@ -68,7 +68,10 @@ def fragments(sample: AnySample, size: float) -> list[AnySample]:
     return parts
 
 
-def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.float32]:
+def merge_fragments(
+    parts: Iterable[tuple[Any, Any]],
+    count: int,
+) -> Floats:
     """Compute the mean prediction of each vertex over all fragments of a scene.
 
     Fragments of several augmentations of the scene may be merged at once. Pointcept adds up the
@@ -83,30 +86,27 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
         float32 (count, C).
 
     Raises:
-        UsageError: Shapes do not fit, an index is repeated in a fragment or too large, or a vertex
-            is in no fragment.
+        UsageError: Shapes do not fit, or a vertex is in no fragment.
     """
     # The sum of the predictions of each vertex, without columns until the first fragment, and the
     # number of its fragments.
     total = np.zeros((count, 0), np.float32)
-    times = np.zeros(count, np.int64)
+    times = np.zeros(count, np.float32)
     for index, predictions in parts:
         index = np.asarray(index)
         predictions = np.asarray(predictions)
         # The first fragment determines the number of columns. If its predictions are not an array
         # (N, C), neither is the sum, which is refused below.
         if not total.shape[1]:
-            total = np.zeros((count, *predictions.shape[1:]), np.float32)
+            shape = (count, *predictions.shape[1:])
+            total = np.zeros(shape, np.float32)
         expected = (len(index), *total.shape[1:])
         if predictions.shape != expected or total.ndim != 2:
             raise UsageError(
                 f"predictions are {predictions.shape}, expected {expected}: a row for each vertex"
             )
-        occurrences = np.bincount(index, minlength=count)
-        if len(occurrences) > count or occurrences.max(initial=0) > 1:
-            raise UsageError(f"an index of a fragment is above {count - 1} or repeated")
         total[index] += predictions
-        times += occurrences
+        times[index] += 1
 
     missing = np.count_nonzero(times == 0)
     if missing:
@@ -114,5 +114,5 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
             f"{missing} of {count} vertices are in no fragment",
             "merge the predictions of all fragments of the scene",
         )
-    total /= times[:, None].astype(np.float32)
+    total /= times[:, None]
     return total
