@@ -236,6 +236,13 @@ FORGERIES = {
         forge([("", {}), (TRAIN, {TXT: b""}), (TRAIN, {TXT: b""})]),
         "same id|two",
     ),
+    "no checksum": (
+        join_frames(
+            [zstandard.ZstdCompressor().compress(encode_members({"x.txt": b"x"}))],
+            {"kind": "raw", "version": 1},
+        ),
+        "no checksum",
+    ),
     "newer version": (forge([("", {}), (TRAIN, {TXT: b""})], version=2), "another version"),
     "no index": (join_frames([compress(b"", 1)] * 3, b"{}"), "version|index"),
 }

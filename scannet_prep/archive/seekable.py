@@ -46,10 +46,9 @@ def encode_members(files: Mapping[str, Buffer]) -> bytes:
     """Encode files as tar bytes, with owner and time 0, so that equal files give equal bytes."""
     pieces: list[Buffer] = []
     for name, data in files.items():
-        pieces.append(_encode_header(name, len(data)))
-        pieces.append(data)
-        padding_bytes = -len(data) % BLOCK_BYTES
-        pieces.append(bytes(padding_bytes))
+        header = _encode_header(name, len(data))
+        padding = bytes(-len(data) % BLOCK_BYTES)
+        pieces += [header, data, padding]
     return b"".join(pieces)
 
 
@@ -62,7 +61,8 @@ def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:
     position = 0
     while position < len(content):
         start = position + BLOCK_BYTES
-        name, size_bytes = _parse_header(bytes(content[position:start]))
+        header = bytes(content[position:start])
+        name, size_bytes = _parse_header(header)
         end = start + size_bytes
         if end > len(content):
             raise ContentError(f"{name!a} is not whole")
@@ -80,7 +80,8 @@ def _parse_header(header: bytes) -> tuple[str, int]:
     try:
         info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         # A header can have a negative size.
-        is_own = info.size >= 0 and _encode_header(info.name, info.size) == header
+        has_size = info.size >= 0
+        is_own = has_size and _encode_header(info.name, info.size) == header
     except (tarfile.HeaderError, ValueError) as error:
         raise ContentError(f"a tar header is damaged: {error}") from None
     if not is_own:
@@ -162,9 +163,9 @@ def decompress(frame: bytes) -> memoryview:
 def encode_seek_table(rows: Sequence[SeekRow]) -> bytes:
     """Encode the seek table of an archive with these frames."""
     body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
-    footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
-    header = _TABLE_HEADER.pack(SKIPPABLE_MAGIC, len(body) + len(footer))
-    return header + body + footer
+    body += _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
+    header = _TABLE_HEADER.pack(SKIPPABLE_MAGIC, len(body))
+    return header + body
 
 
 def read_seek_table(source: ByteSource) -> list[SeekRow]:
@@ -174,15 +175,22 @@ def read_seek_table(source: ByteSource) -> list[SeekRow]:
         ContentError: There is none, or it does not describe the archive.
     """
     end = source.size_bytes
-    footer = source.read(max(0, end - _TABLE_FOOTER.size), _TABLE_FOOTER.size)
+    footer_start = max(0, end - _TABLE_FOOTER.size)
+    footer = source.read(footer_start, _TABLE_FOOTER.size)
     count = int.from_bytes(footer[:4], "little")
-    start = end - _TABLE_HEADER.size - count * _TABLE_ROW.size - _TABLE_FOOTER.size
-    if start < 0 or count < _MIN_FRAMES or not footer.endswith(_SEEKABLE_MAGIC):
+    rows_start = footer_start - count * _TABLE_ROW.size
+    start = rows_start - _TABLE_HEADER.size
+    is_possible = start >= 0 and count >= _MIN_FRAMES
+    if not is_possible or not footer.endswith(_SEEKABLE_MAGIC):
         raise ContentError("it does not end with a seek table")
     table = source.read(start, end - start)
     body = table[_TABLE_HEADER.size : -_TABLE_FOOTER.size]
-    rows = [SeekRow(*values) for values in _TABLE_ROW.iter_unpack(body)]
-    stored_bytes = sum(row.stored_bytes for row in rows)
+    rows = []
+    stored_bytes = 0
+    for values in _TABLE_ROW.iter_unpack(body):
+        row = SeekRow(*values)
+        rows.append(row)
+        stored_bytes += row.stored_bytes
     if encode_seek_table(rows) != table or stored_bytes != start:
         raise ContentError("its seek table does not describe it")
     return rows

@@ -146,7 +146,8 @@ def _compare_scene(
     Returns:
         The differences; and the number of vertices by class here and there, of those that differ.
     """
-    here, there = (place.read(task.scene_id) for place in places)
+    here = places[0].read(task.scene_id)
+    there = places[1].read(task.scene_id)
     messages = list(_compare_arrays(here, there))
     messages += _compare_descriptions(here.meta, there.meta)
     findings = [
@@ -166,7 +167,8 @@ def _compare_arrays(here: ProcessedScene, there: ProcessedScene) -> Iterator[str
         if other is None:
             yield f"{key}: only in the first copy"
         elif (array.dtype, array.shape) != (other.dtype, other.shape):
-            yield f"{key}: {array.dtype} {array.shape}, there {other.dtype} {other.shape}"
+            form = f"{array.dtype} {array.shape}"
+            yield f"{key}: {form}, there {other.dtype} {other.shape}"
         elif not np.array_equal(array, other):
             different = np.nonzero(array != other)
             rows = np.unique(different[0])
@@ -199,7 +201,8 @@ def _count_classes(here: ProcessedScene, there: ProcessedScene) -> Counter[tuple
     label_set = here.meta.options.label_set
     labels = here.stored_labels
     others = there.stored_labels
-    if there.meta.options.label_set != label_set or labels.shape != others.shape:
+    is_comparable = there.meta.options.label_set == label_set
+    if not is_comparable or labels.shape != others.shape:
         return Counter()
     is_different = labels != others
     names = [_UNLABELED, *label_set.names]

@@ -61,7 +61,11 @@ class Selection:
 
     def select(self, splits: Mapping[str, str | None]) -> set[str]:
         """Select scenes, the limit aside, given the splits of all."""
-        return {scene_id for scene_id, split in splits.items() if self.wants(scene_id, split)}
+        selected = set()
+        for scene_id, split in splits.items():
+            if self.wants(scene_id, split):
+                selected.add(scene_id)
+        return selected
 
     def check_found(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> None:
         """Check that a place has all scenes that were named, and any scene of the splits.
@@ -142,8 +146,10 @@ def select_scenes(
     """
     selected = []
     failures = []
-    names = available if selection.scene_ids is None else selection.scene_ids
     previous_splits = previous_splits or {}
+    names: Collection[SceneId] = available
+    if selection.scene_ids is not None:
+        names = selection.scene_ids
     for scene_id in sorted(names):
         split = _find_split(
             scene_id,
