@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
 
 def _describe(report: VerifyReport, seconds: float) -> Iterator[str]:
-    """Yield the counts of the check, and how to repair what is damaged."""
+    """Yield the counts of the check."""
     counts = [
         f"{row['present']:,} of {row['official']:,} {name}" for name, row in report.splits.items()
     ]

@@ -48,19 +48,10 @@ _HINT_DOWNLOAD = "download the file again"
 _HINT_DOWNLOAD_SCENE = "download the files of the scene again"
 _HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
 _HINT_AGAIN = "remove it, then run the command again that made it"
-# For `process`, every oddity is a warning. Here these are errors, and so is damage.
-_ERRORS = {
-    WarningKind.UNKNOWN_SEGMENTS,
-    WarningKind.NOT_RIGID,
-    WarningKind.OTHER_SCENE,
-    WarningKind.LABELS_CONTRADICT_GROUPS,
-}
 # Files that every scene of the release has, and own scenes need not have.
-_MISSING = {
-    WarningKind.NO_INFO,
-    WarningKind.NO_AGGREGATION,
-    WarningKind.HIGH_RESOLUTION_AGGREGATION,
-}
+_MISSING = {WarningKind.NO_INFO, WarningKind.NO_AGGREGATION}
+# Doubts that concern the label map, not the files of a scene.
+_OF_LABEL_MAP = {WarningKind.UNKNOWN_CATEGORY, WarningKind.LABEL_MAP_DIFFERS}
 
 
 class RawTree(Place):
@@ -273,8 +264,10 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     faults = []
     for warning in processed.meta.warnings:
         is_missing = warning.kind in _MISSING and not scene.is_own
+        is_doubt = warning.kind.is_doubt and warning.kind not in _OF_LABEL_MAP
         is_damage = warning.kind.is_damage and processed.meta.split is not Split.TEST
-        if warning.kind in _ERRORS or is_missing or is_damage:
+        # For `process`, all of these are warnings.
+        if is_missing or is_doubt or is_damage:
             faults.append(warning.fault)
         # The label map is reported once for the whole tree.
         elif warning.kind is not WarningKind.LABEL_MAP_DIFFERS:
@@ -286,7 +279,7 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
         vertex = int(np.argmax(is_without_group))
         nyu40_id = processed.nyu40_ids[vertex]
         faults.append(
-            f"{release.LABELS_MESH.suffix} labels {count:,} vertices that belong to no group, "
+            f"labels.ply labels {count:,} vertices that belong to no group, "
             f"for example vertex {vertex} as nyu40 id {nyu40_id}"
         )
     for fault in faults:
