@@ -28,10 +28,10 @@ from extras import needing
 
 from scannet_prep import ScanNet
 from scannet_prep.archive.format import Archive, Owner
-from scannet_prep.archive.seekable import compress, encode_members
+from scannet_prep.archive.seekable import CHECKSUM_BYTES, compress, decompress, encode_members
 from scannet_prep.archive.sources import FileSource
 from scannet_prep.archive.streaming import PipedArchive
-from scannet_prep.errors import ArchiveError
+from scannet_prep.errors import ArchiveError, ContentError
 
 PAGE = Path(__file__).parents[1] / "docs/archive.md"
 SCENE = f"scans/{TRAIN}/{TRAIN}"
@@ -72,6 +72,16 @@ def test_frames_are_in_the_order_of_the_page_and_python_opens_them(packed):
         start, end = span(packed, scene.scene_id)
         parameters = zstandard.get_frame_parameters(archive.source.read(start, end - start))
         assert (parameters.content_size, parameters.has_checksum) == (scene.size_bytes, True)
+    assert read_as_pipe(packed.read_bytes()) == (TREE, 0)
+
+
+def test_part_of_a_frame_is_damaged():
+    frame = compress(b"words " * 900, 1)
+    assert decompress(frame) == b"words " * 900
+    # Readers know the size of a frame, and so whether it has its checksum.
+    for size in range(len(frame) - CHECKSUM_BYTES):
+        with pytest.raises(ContentError):
+            decompress(frame[:size])
 
 
 def test_reader_on_the_page_finds_a_scene_without_this_program(packed_dir, tmp_path):

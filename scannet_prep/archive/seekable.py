@@ -152,11 +152,11 @@ def decompress(frame: bytes) -> memoryview:
         with decompressor.stream_reader(frame) as reader:
             read_bytes = reader.readinto(content) if content else 0
             # Reading beyond the end verifies the checksum.
-            has_more = bool(reader.read(1))
+            reader.read(1)
     except zstandard.ZstdError as error:
         raise ContentError(f"a frame cannot be decompressed: {error}") from None
-    if has_more or read_bytes < len(content):
-        raise ContentError("a frame has another size than its header declares")
+    if read_bytes < len(content):
+        raise ContentError("a frame is not whole")
     return content
 
 
