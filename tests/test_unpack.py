@@ -1,5 +1,6 @@
 """`unpack`: whole and damaged archives, into new and into existing folders."""
 
+import random
 import re
 import resource
 import shutil
@@ -251,6 +252,8 @@ def test_failures_of_processing_stay_in_the_records(raw_dir, tmp_path):
     assert unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "copy").status == 0
     assert read_tree(tmp_path / "copy") == read_tree(tmp_path / "out")
     assert VAL in (tmp_path / "copy/failed.txt").read_text()
+    unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "copy", "--splits", "train")
+    assert read_tree(tmp_path / "copy") == read_tree(tmp_path / "out")
 
 
 @WAYS
@@ -291,12 +294,16 @@ def test_disk_without_space_for_the_scenes_is_refused_before_anything_is_written
     assert unpack(archive, "-o", out_dir).status == 0
 
 
-def test_pack_through_ssh_like_pipe_gives_the_same_folder(whole_dir, tmp_path):
-    pack = subprocess.Popen(
-        [*COMMAND, "pack", whole_dir / "processed", "-o", "-"], stdout=subprocess.PIPE
-    )
-    words = [*COMMAND, "unpack", "-", "-o", tmp_path / "out"]
-    assert subprocess.run(words, stdin=pack.stdout, check=False).returncode == 0
-    assert pack.wait() == 0
-    pack.stdout.close()
-    assert read_tree(tmp_path / "out") == read_tree(whole_dir / "processed")
+def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):
+    names = [f"scans/scene000{number}_00/scene000{number}_00.txt" for number in range(5)]
+    files = {name: random.Random(name).randbytes(400_000) for name in names}
+    tree = write_tree(tmp_path / "tree", files)
+    for words, expected in {(): files, ("--limit", "1"): {names[0]: files[names[0]]}}.items():
+        out_dir = tmp_path / f"out{len(words)}"
+        pack = subprocess.Popen([*COMMAND, "pack", tree, "-o", "-"], stdout=subprocess.PIPE)
+        unpack = [*COMMAND, "unpack", "-", "-o", out_dir, *words]
+        assert subprocess.run(unpack, stdin=pack.stdout, check=False).returncode == 0
+        # What is not selected was read, too, so that the other program does not fail.
+        assert pack.wait() == 0
+        pack.stdout.close()
+        assert read_tree(out_dir) == expected
