@@ -9,6 +9,7 @@ from browsers import needs_browser
 from commands import TRAIN, run_main
 from PIL import Image
 
+from scannet_prep.evaluation.instance import InstancePrediction
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.synthetic import write_release
@@ -44,22 +45,26 @@ BOX = "() => { const { low, high } = viewer.drawing.box; return [low, high]; }"
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory):
-    """A scene with triangles and two predictions, each of chairs on one side of the room."""
+def processed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     write_release(folder / "raw", [TRAIN], vertices=8000)
     words = ("process", folder / "raw", "-o", folder / "out", "--faces", "--align-axis")
     assert run_main(*words).status == 0
-    scene = read_processed(folder / f"out/train/{TRAIN}.npz")
-    truth = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
-    is_right = scene.points[:, 0] > scene.points[:, 0].mean()
+    return read_processed(folder / f"out/train/{TRAIN}.npz")
+
+
+@pytest.fixture(scope="module")
+def scene(processed):
+    """A scene with triangles and two predictions, each of chairs on one side of the room."""
+    truth = SCANNET20.train_ids_from_raw_ids(processed.nyu40_ids, -1)
+    is_right = processed.points[:, 0] > processed.points[:, 0].mean()
     predictions = [
         Prediction(SCANNET20, np.where(is_right, CHAIR, truth), "old"),
         Prediction(SCANNET20, np.where(is_right, truth, CHAIR), "new"),
     ]
-    viewed = view_scene(scene)
-    viewed.colorings.update(color_predictions(predictions, Truth.of(scene, SCANNET20)))
-    return viewed
+    scene = view_scene(processed)
+    scene.colorings.update(color_predictions(predictions, Truth.of(processed, SCANNET20)))
+    return scene
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +153,6 @@ def test_legend_lists_hides_searches_and_shows_only(shown, scene):
     # What is hidden stays hidden in other colours.
     shown.click("#colorings label:has([value=rgb])")
     assert floor not in labels[pick(shown)[:, 2]]
-    assert shown.page.inner_text("#all") == "Show all (1 hidden)"
     shown.click("#all")
     assert floor in labels[pick(shown)[:, 2]]
 
@@ -298,6 +302,27 @@ def test_two_predictions_are_side_by_side_with_one_camera_and_one_legend(show, s
     assert shown.run("() => viewer.shown.length") == 1
     # What the closed picture hides stays hidden.
     assert "only.prediction-2=chair" in shown.run("() => viewer.link")
+
+
+def test_two_predictions_of_instances_list_each_object_once(show, processed, scene, tmp_path):
+    truth = Truth.of(processed, SCANNET20)
+    numbers, firsts, counts = np.unique(truth.instances, return_index=True, return_counts=True)
+    # Walls and floors do not count, nor do small instances.
+    counts_here = (truth.instance_labels[firsts] > 1) & (counts >= 100)
+    numbers, firsts = numbers[counts_here], firsts[counts_here]
+    masks = truth.instances == numbers[:, np.newaxis]
+    scores = np.linspace(0.1, 0.9, len(numbers))
+    found = InstancePrediction(masks, truth.instance_labels[firsts], scores)
+    predictions = [Prediction(SCANNET20, found, name) for name in ("old", "new")]
+    page = tmp_path / "page.html"
+    colorings = color_predictions(predictions, truth)
+    page.write_bytes(make_scene_page(replace(scene, colorings=colorings)))
+    shown = show(page, "#color=prediction&color=prediction-2").wait()
+
+    rows = [row for row in list_legend(shown) if row[0] != "unlabeled"]
+    assert {row[0] for row in rows} == {truth.name_of(number) for number in numbers.tolist()}
+    assert len(rows) == len(numbers) > 3
+    assert all(row[1:] == ["matched", "matched"] for row in rows)
 
 
 def test_link_restores_the_view(show, path, tmp_path):

@@ -53,6 +53,8 @@ class Category:
         object_id: The `objectId` of an annotated instance in the file of the release; None if there
             is none.
         note: A short remark to show beside the name, such as `IoU 62.1 %`; empty for none.
+        instance: Name of the annotated instance that a predicted mask matches; empty for none. A
+            page lists both in one line.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Category:
     raw_category: str = ""
     object_id: int | None = None
     note: str = ""
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +288,7 @@ def categorize(
     color_of: Callable[[int], Color],
     groups: Mapping[int, AnnotatedGroup] | None = None,
     notes: Mapping[int, str] | None = None,
+    instances: Mapping[int, str] | None = None,
     tables: tuple[Explanation, ...] = (),
     is_per_scene: bool = False,
 ) -> Coloring:
@@ -297,11 +301,13 @@ def categorize(
         color_of: Returns the colour of a number.
         groups: The annotated groups of those numbers that have one.
         notes: The notes of those numbers that have one.
+        instances: The names of the annotated instances that numbers of masks match.
         tables: The tables of the colouring.
         is_per_scene: As in `Coloring`.
     """
     groups = groups or {}
     notes = notes or {}
+    instances = instances or {}
     # The numbers that occur, (C,): the most frequent first, negative ones last, as one.
     numbers = np.maximum(numbers.astype(np.int64), -1)
     values, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
@@ -317,6 +323,7 @@ def categorize(
                 raw_category=group.raw_category if group else "",
                 object_id=group.object_id if group else None,
                 note=notes.get(value, ""),
+                instance=instances.get(value, ""),
             )
         )
 

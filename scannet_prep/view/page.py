@@ -68,10 +68,11 @@ def make_scene_page(
         "color": color,
         "beside": beside,
         "origin": origin.tolist(),
+        "size": size.tolist(),
         "step": step,
         "spacing": estimate_spacing(scene.points),
         "unlabeled": UNLABELED,
-        "arrays": [{"name": name, "dtype": str(array.dtype)} for name, array in arrays.items()],
+        "arrays": [{"name": name, "width": each.itemsize} for name, each in arrays.items()],
         "colorings": [_describe_coloring(*each) for each in colorings],
     }
     # Escape "<", so that no name can end the element.
@@ -155,6 +156,7 @@ def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:
 def _describe_category(category: Category) -> dict[str, Any]:
     """Describe a category; those of the same key share a line of the legend."""
     description = {
+        "key": category.instance,
         "name": category.name,
         "color": category.color,
         "count": category.count,

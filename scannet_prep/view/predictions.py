@@ -88,6 +88,10 @@ class Truth:
     instance_labels: NDArray[np.int64]
     names: Mapping[int, str] = field(default_factory=dict)
 
+    def name_of(self, instance: int) -> str:
+        """Return the name of an instance."""
+        return self.names.get(instance, f"instance {instance}")
+
     @classmethod
     def of(cls, scene: ProcessedScene, label_set: LabelSet) -> Truth:
         """Return the annotation of a processed scene."""
@@ -169,11 +173,13 @@ def _color_instances(
     first = 0 if truth is None else int(truth.instances.max(initial=-1)) + 1
     instances = {number: first + number for number in range(len(names))}
     notes: dict[int, str] = {}
+    matched: dict[int, str] = {}
     errors = {}
     if truth is not None:
         instance_truth = InstanceTruth(labels=truth.instance_labels, instances=truth.instances)
         judgement = judge_instances(masks, instance_truth, label_set)
         instances |= judgement.matches
+        matched = {number: truth.name_of(each) for number, each in judgement.matches.items()}
         notes = {number: str(verdict) for number, verdict in judgement.predictions.items()}
         scores = InstanceScores(label_set)
         scores.add(masks, instance_truth)
@@ -192,6 +198,7 @@ def _color_instances(
         name_of=names.__getitem__,
         color_of=lambda number: color_instance(instances[number]),
         notes=notes,
+        instances=matched,
         is_per_scene=True,
     )
     return {"prediction": predicted, **errors}
@@ -258,7 +265,7 @@ def _list_pairs(judgement: Judgement, truth: Truth, names: Sequence[str]) -> lis
     for pair in judgement.pairs:
         instance = mask = _NOTHING
         if pair.instance is not None:
-            instance = truth.names.get(pair.instance, f"instance {pair.instance}")
+            instance = truth.name_of(pair.instance)
         if pair.prediction is not None:
             mask = names[pair.prediction]
         rows.setdefault(pair.verdict, []).append((instance, mask, _percent(pair.iou)))

@@ -47,7 +47,7 @@ void main() {
   if (isOutsideDisc || isHidden || fromTarget.z > ceiling) discard;
   vec3 normal = ownNormal;
   if (isTriangles) normal = normalize(cross(dFdx(fromTarget), dFdy(fromTarget)));
-  bool isLit = (isPoints || isTriangles) && dot(normal, normal) > 0.5;
+  bool isLit = dot(normal, normal) > 0.5;
   float brightness = isLit ? mix(0.75, 1.0, abs(dot(normal, light))) : 1.0;
   result = vec4(brightness * (isMixed ? mixedColor.rgb : ownColor.rgb), 1.0);
   // The number of the vertex in four bytes; 0 is the background.
@@ -88,11 +88,6 @@ function dot(first, second) {
   return first.reduce((sum, at, axis) => sum + at * second[axis], 0);
 }
 
-/** Return a corner of a box. */
-function findCorner({ low, high }, bits) {
-  return low.map((at, axis) => ((bits >> axis) & 1 ? high[axis] : at));
-}
-
 /**
  * A camera that turns around a target; lengths are in metres, angles in radians.
  *
@@ -116,7 +111,7 @@ class Camera {
     };
   }
 
-  /** Show all of some points around a middle, from a corner of the room, or from above as a plan. */
+  /** Show all of some points around a middle, from a corner of the room or as a plan. */
   fit(points, middle, aspect, isPlan) {
     this.isPlan = isPlan;
     this.azimuth = isPlan ? -Math.PI / 2 : -Math.PI / 3;
@@ -219,19 +214,16 @@ class Drawing {
     return width > height ? [width / count, height] : [width, height / count];
   }
 
-  /** Find the pane at a position: its index, the pixel of the canvas, and x and y as of a camera. */
+  /** Find the pane at a position: its index, and x and y in the unit of the camera. */
   locate({ offsetX, offsetY }) {
-    const { canvas } = this;
-    const scale = canvas.width / canvas.clientWidth;
-    const column = Math.floor(offsetX * scale);
-    const row = canvas.height - 1 - Math.floor(offsetY * scale);
-    const areas = this.panes.map((_, index) => this.#findArea(index));
-    const isInside = ([left, bottom, width, height]) =>
-      column >= left && column < left + width && row >= bottom && row < bottom + height;
-    const index = Math.max(0, areas.findIndex(isInside));
-    const [left, bottom, width, height] = areas[index];
-    const x = (2 * (column - left) - width) / height;
-    return { index, column, row, x, y: (2 * (row - bottom)) / height - 1 };
+    const [width, height] = this.paneSize;
+    // There is one row or one column.
+    const index = Math.floor(offsetX / width) + Math.floor(offsetY / height);
+    return {
+      index: Math.max(0, Math.min(index, this.panes.length - 1)),
+      x: (2 * (offsetX % width) - width) / height,
+      y: 1 - (2 * (offsetY % height)) / height,
+    };
   }
 
   /** Set the colours of one or two panes. */
@@ -270,11 +262,13 @@ class Drawing {
 
   /** Return the vertex that is drawn at a position of the canvas, -1 for none. */
   pick(position) {
-    const { gl } = this;
-    const { index, column, row } = this.locate(position);
+    const { gl, canvas } = this;
+    const ratio = canvas.width / canvas.clientWidth;
+    const column = Math.floor(position.offsetX * ratio);
+    const row = canvas.height - 1 - Math.floor(position.offsetY * ratio);
     const bytes = new Uint8Array(4);
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.pixel);
-    this.#drawPane(index, column, row, true);
+    this.#drawPane(this.locate(position).index, column, row, true);
     gl.readPixels(0, 0, 1, 1, gl.RGBA, gl.UNSIGNED_BYTE, bytes);
     gl.bindFramebuffer(gl.FRAMEBUFFER, null);
     return new Uint32Array(bytes.buffer)[0] - 1;
@@ -331,13 +325,15 @@ class Drawing {
   /** Draw the edges of the box, two pixels wide: WebGL draws lines of one pixel. */
   #drawBox(left, bottom, width, height) {
     const { gl } = this;
-    const numbers = BOX_PATH.flatMap((bits) => findCorner(this.box, bits));
+    const { low, high } = this.box;
+    const findCorner = (bits) => low.map((at, axis) => ((bits >> axis) & 1 ? high[axis] : at));
+    const numbers = BOX_PATH.flatMap(findCorner);
     gl.bindVertexArray(this.boxState);
     gl.bindBuffer(gl.ARRAY_BUFFER, this.boxBuffer);
     gl.bufferData(gl.ARRAY_BUFFER, new Float32Array(numbers), gl.DYNAMIC_DRAW);
     this.#setUniforms({ isPoints: false, isTriangles: false });
-    for (const [right, up] of [[0, 0], [0, 1], [1, 0], [1, 1]]) {
-      gl.viewport(left + right, bottom + up, width, height);
+    for (const shift of [0, 1]) {
+      gl.viewport(left + shift, bottom + shift, width, height);
       gl.drawArrays(gl.LINE_STRIP, 0, BOX_PATH.length);
     }
   }
@@ -474,9 +470,9 @@ function listenToCamera(drawing, onMove, onClick) {
     const y = (-2 * down) / height;
     const other = [...pointers.values()].find((each) => each.pointerId !== event.pointerId);
     if (other) {
-      const { x: otherX, y: otherY } = drawing.locate(other);
+      const still = drawing.locate(other);
       camera.pan(x / 2, y / 2);
-      camera.zoom(measureSpread(last, other) / measureSpread(event, other), otherX, otherY);
+      camera.zoom(measureSpread(last, other) / measureSpread(event, other), still.x, still.y);
     } else if (event.shiftKey || event.buttons > 1) camera.pan(x, y);
     else camera.orbit(x, y);
     onMove();

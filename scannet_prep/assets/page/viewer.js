@@ -1,11 +1,7 @@
 /** The page of a scene: its legend and controls. It follows drawing.js in the same script. */
 
-const TYPES = {
-  int32: Int32Array,
-  uint8: Uint8Array,
-  uint16: Uint16Array,
-  uint32: Uint32Array,
-};
+// Arrays by the bytes of a number.
+const TYPES = { 1: Uint8Array, 2: Uint16Array, 4: Int32Array };
 // Browsers allow only a few changes of the address per second.
 const STORE_DELAY_MS = 300;
 // The mouse has to rest so long: finding the vertex below it draws the scene.
@@ -24,11 +20,11 @@ function $(id) {
   return document.getElementById(id);
 }
 
-/** The page; colourings are those of the data, with their values and what is hidden of them. */
+/** The page; colourings are those of the data, with their values; categories may be hidden. */
 class Viewer {
   shown = []; // the colourings of the panes
   #boxes = new Map(); // the checkboxes of the legend, by the key of their line
-  #lines = new Map(); // all lines of the legend by key, see `#findLines`
+  #lines = new Map(); // the categories of all lines by key, see `#findLines`
   #highlighted = null; // the key of a line
   #storeTimer = 0;
   #hoverTimer = 0;
@@ -38,7 +34,6 @@ class Viewer {
     for (const coloring of data.colorings) {
       for (const category of coloring.categories) category.key ??= category.name;
       coloring.values = arrays[`color-${coloring.name}`];
-      coloring.hidden = new Set(); // names of categories
     }
     const { steps, faces: corners = new Int32Array(0) } = arrays;
     sumSteps(steps);
@@ -66,7 +61,7 @@ class Viewer {
     const { colorings } = this.data;
     const known = names.flatMap((name) => colorings.filter((each) => each.name === name));
     this.shown = known.length ? known.slice(0, 2) : [colorings[0]];
-    document.querySelector(`#colorings [value="${CSS.escape(this.shown[0].name)}"]`).checked = true;
+    document.querySelector(`#colorings [value="${this.shown[0].name}"]`).checked = true;
     $("beside").value = this.shown[1]?.name ?? "";
     $("captions").replaceChildren(...this.shown.map(({ title }) => make("p", title)));
     $("tables").replaceChildren(...this.shown.flatMap(makeTables));
@@ -84,9 +79,7 @@ class Viewer {
       isMixed: !coloring.categories.length,
     }));
     this.drawing.setPanes(panes);
-    const count = this.data.colorings.reduce((sum, { hidden }) => sum + hidden.size, 0);
-    $("all").hidden = !count;
-    $("all").textContent = `Show all (${count.toLocaleString("en")} hidden)`;
+    $("all").disabled = !this.data.colorings.some(hidesSome);
     this.#store();
   }
 
@@ -97,17 +90,17 @@ class Viewer {
     const words = new URLSearchParams();
     for (const { name } of this.shown) words.append("color", name);
     words.set("view", numbers.map((number) => Number(number.toFixed(3))));
-    for (const { name, hidden, categories } of this.data.colorings) {
-      // The shorter list: of what is hidden, or of what is shown.
-      const isOnly = 2 * hidden.size > categories.length;
-      for (const category of categories) {
-        const isListed = hidden.has(category.name) !== isOnly;
-        if (isListed) words.append(`${isOnly ? "only" : "hide"}.${name}`, category.name);
-      }
+    for (const { name, categories } of this.data.colorings) {
+      const hidden = categories.filter(({ isHidden }) => isHidden);
+      const shown = categories.filter(({ isHidden }) => !isHidden);
+      // The shorter list.
+      const isOnly = shown.length < hidden.length;
+      const word = `${isOnly ? "only" : "hide"}.${name}`;
+      for (const category of isOnly ? shown : hidden) words.append(word, category.name);
     }
-    for (const { id, type, value, checked } of getSettings()) {
-      const setting = type === "checkbox" ? String(checked) : value;
-      if (setting !== this.defaults[id]) words.set(id, setting);
+    for (const { id, value, checked, defaultValue, defaultChecked } of getSettings()) {
+      if (checked !== defaultChecked) words.set(id, checked);
+      else if (value !== defaultValue) words.set(id, value);
     }
     return `#${words}`;
   }
@@ -115,17 +108,18 @@ class Viewer {
   /** Show the view of a link; what it does not contain is as at the start. */
   follow(link) {
     const words = new URLSearchParams(link.slice(1));
-    for (const coloring of this.data.colorings) {
-      const only = words.getAll(`only.${coloring.name}`);
-      const names = coloring.categories.map(({ name }) => name);
-      const others = only.length ? names.filter((name) => !only.includes(name)) : [];
-      const hidden = words.getAll(`hide.${coloring.name}`);
-      coloring.hidden = new Set([...others, ...hidden.filter((name) => names.includes(name))]);
+    for (const { name, categories } of this.data.colorings) {
+      const only = new Set(words.getAll(`only.${name}`));
+      const hidden = new Set(words.getAll(`hide.${name}`));
+      for (const category of categories) {
+        const isLeftOut = only.size > 0 && !only.has(category.name);
+        category.isHidden = isLeftOut || hidden.has(category.name);
+      }
     }
     for (const setting of getSettings()) {
-      const value = words.get(setting.id) ?? this.defaults[setting.id];
-      if (setting.type === "checkbox") setting.checked = value === "true";
-      else setting.value = value;
+      const text = words.get(setting.id);
+      setting.checked = text ? text === "true" : setting.defaultChecked;
+      setting.value = text ?? setting.defaultValue;
     }
     const colors = words.getAll("color");
     this.show(colors.length ? colors : [this.data.color, this.data.beside]);
@@ -138,14 +132,6 @@ class Viewer {
       Object.assign(this.drawing.camera, view);
     } else this.#fit(false);
   }
-
-  /** The values of the settings at the start, by id. */
-  defaults = Object.fromEntries(
-    getSettings().map(({ id, type, defaultValue, defaultChecked }) => [
-      id,
-      type === "checkbox" ? String(defaultChecked) : defaultValue,
-    ]),
-  );
 
   /** Store the view in the address, but not at once. */
   #store() {
@@ -160,6 +146,8 @@ class Viewer {
     const lines = new Map();
     this.shown.forEach(({ categories }, pane) => {
       for (const category of categories) {
+        // Of several masks that match an instance, only the first shares its line.
+        if (lines.get(category.key)?.[pane]) category.key = category.name;
         const line = lines.get(category.key) ?? [];
         line[pane] = category;
         lines.set(category.key, line);
@@ -189,49 +177,44 @@ class Viewer {
     const [checkbox, swatch, text, first, second, only] = item.querySelectorAll(
       "input, i, b, small, button",
     );
-    const category = line.find(Boolean);
+    const found = line.filter(Boolean);
+    const [category] = found;
     swatch.style.background = `rgb(${category.color})`;
-    text.textContent = key;
-    const share = (each) => each && formatShare(each.count / this.vertexCount);
     const isSingle = this.shown.length === 1;
+    text.textContent = isSingle ? category.name : key;
+    const share = (each) => each && formatShare(each.count / this.vertexCount);
     first.textContent = isSingle ? category.note ?? "" : line[0]?.note || share(line[0]);
     second.textContent = isSingle ? share(category) : line[1]?.note || share(line[1]);
     checkbox.addEventListener("change", () => {
-      for (const [name, { hidden }] of this.#categoriesOf(key)) {
-        if (checkbox.checked) hidden.delete(name);
-        else hidden.add(name);
-      }
+      for (const each of found) each.isHidden = !checkbox.checked;
       this.recolor();
     });
     only.addEventListener("click", () => {
-      for (const { hidden, categories } of this.shown) {
-        for (const each of categories) hidden.add(each.name);
-      }
-      for (const [name, { hidden }] of this.#categoriesOf(key)) hidden.delete(name);
-      this.#updateBoxes();
-      this.recolor();
-    });
-    item.addEventListener("pointerenter", ({ pointerType }) => {
-      if (pointerType === "mouse") this.#highlight(key);
+      this.#hide(this.shown, (each) => !found.includes(each));
     });
     item.addEventListener("focusin", ({ target }) => {
       if (target.matches(":focus-visible")) this.#highlight(key);
+    });
+    item.addEventListener("pointerenter", ({ pointerType }) => {
+      if (pointerType === "mouse") this.#highlight(key);
     });
     this.#boxes.set(key, checkbox);
     return item;
   }
 
-  /** Return the categories of a line: pairs of a name and its colouring. */
-  #categoriesOf(key) {
-    const line = this.#lines.get(key);
-    const pairs = this.shown.map((coloring, pane) => [line[pane]?.name, coloring]);
-    return pairs.filter(([name]) => name !== undefined);
+  /** Hide those categories of some colourings for which a function returns true. */
+  #hide(colorings, isHidden) {
+    for (const each of colorings.flatMap(({ categories }) => categories)) {
+      each.isHidden = isHidden(each);
+    }
+    this.#updateBoxes();
+    this.recolor();
   }
 
   /** Check the lines of what is shown. */
   #updateBoxes() {
     for (const [key, checkbox] of this.#boxes) {
-      checkbox.checked = this.#categoriesOf(key).every(([name, { hidden }]) => !hidden.has(name));
+      checkbox.checked = !this.#lines.get(key).some((category) => category?.isHidden);
     }
   }
 
@@ -242,25 +225,13 @@ class Viewer {
     this.recolor();
   }
 
-  /** Show what is hidden in any colouring. */
-  #showAll() {
-    for (const { hidden } of this.data.colorings) hidden.clear();
-    this.#updateBoxes();
-    this.recolor();
-  }
-
-  /** Describe a vertex in some colourings, as pairs of a name and a text. */
+  /** Return what a vertex is in some colourings: pairs of a title and a name. */
   describe(vertex, colorings) {
-    const rows = [];
-    for (const { title, categories, values } of colorings) {
-      const category = categories[values[vertex]];
-      if (!category) continue;
-      const { name, note, raw, object } = category;
-      rows.push([title, note ? `${name}, ${note}` : name]);
-      if (raw) rows.push(["raw category", raw]);
-      if (object !== undefined) rows.push(["object id", object]);
-    }
-    return rows;
+    const rows = colorings.map(({ title, categories, values }) => {
+      const { name, note } = categories[values[vertex]] ?? {};
+      return [title, note ? `${name}, ${note}` : name];
+    });
+    return rows.filter(([, name]) => name);
   }
 
   /** Describe a vertex, and draw a box around its object; -1 for none. */
@@ -271,6 +242,9 @@ class Viewer {
     $("selection").hidden = vertex < 0;
     if (vertex < 0) return;
     const rows = this.describe(vertex, data.colorings);
+    const categories = data.colorings.map((each) => each.categories[each.values[vertex]]);
+    const group = categories.find((category) => category?.raw);
+    if (group) rows.push(["raw category", group.raw], ["object id", group.object]);
     const coloring = [...this.shown, ...data.colorings].find((each) => each.isPerScene);
     const value = coloring?.values[vertex];
     if (coloring && coloring.categories[value].name !== data.unlabeled) {
@@ -293,9 +267,8 @@ class Viewer {
     tooltip.replaceChildren(...makeRows(rows));
     tooltip.hidden = !rows.length;
     const left = Math.min(event.clientX + 14, innerWidth - tooltip.offsetWidth);
-    const isLow = event.clientY + 14 + tooltip.offsetHeight > innerHeight;
-    const top = isLow ? event.clientY - 14 - tooltip.offsetHeight : event.clientY + 14;
-    Object.assign(tooltip.style, { left: `${left}px`, top: `${Math.max(0, top)}px` });
+    const top = Math.min(event.clientY + 14, innerHeight - tooltip.offsetHeight);
+    Object.assign(tooltip.style, { left: `${left}px`, top: `${top}px` });
   }
 
   /** Hide the tooltip, and forget the last place of the mouse. */
@@ -325,9 +298,7 @@ class Viewer {
   /** Show the whole scene. */
   #fit(isPlan) {
     const { camera, paneSize } = this.drawing;
-    const { origin, step } = this.data;
-    const { low, high } = findBox(this.steps, () => true);
-    const middle = add(origin, [step / 2, low], [step / 2, high]);
+    const middle = add(this.data.origin, [0.5, this.data.size]);
     const every = Math.ceil(this.vertexCount / FITTED_POINTS);
     const count = Math.ceil(this.vertexCount / every);
     const points = Array.from({ length: count }, (_, i) => this.positionOf(every * i));
@@ -389,7 +360,7 @@ class Viewer {
     // Lines are made anew under the mouse, so that it may never leave one.
     $("categories").addEventListener("pointerleave", () => this.#highlight(null));
     $("categories").addEventListener("focusout", () => this.#highlight(null));
-    $("all").addEventListener("click", () => this.#showAll());
+    $("all").addEventListener("click", () => this.#hide(this.data.colorings, () => false));
     $("unselect").addEventListener("click", () => this.select(-1));
     $("top-view").addEventListener("click", () => this.#fit(!drawing.camera.isPlan));
     $("first-view").addEventListener("click", () => this.follow(""));
@@ -447,22 +418,20 @@ function makeTables({ tables }) {
 }
 
 /** Unpack an array of the page: base64 of deflate, the first bytes of all numbers first. */
-async function unpack({ name, dtype }) {
-  const stream = new Blob([decodeBase64($(`array-${name}`).textContent)]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+async function unpack({ name, width }) {
+  const packed = decodeBase64($(`array-${name}`).textContent);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   const planes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const width = TYPES[dtype].BYTES_PER_ELEMENT;
-  if (width === 1) return planes;
   const count = planes.length / width;
   const bytes = new Uint8Array(planes.length);
   for (let plane = 0; plane < width; plane++) {
     for (let i = 0; i < count; i++) bytes[width * i + plane] = planes[plane * count + i];
   }
-  return new TYPES[dtype](bytes.buffer);
+  return new TYPES[width](bytes.buffer);
 }
 
-/** Decode base64. Newer browsers have a faster function. */
+/** Decode base64. */
 function decodeBase64(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);
   for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
@@ -498,12 +467,16 @@ function findBox(steps, includes) {
   return { low, high };
 }
 
+/** Whether a colouring hides a category. */
+function hidesSome({ categories }) {
+  return categories.some(({ isHidden }) => isHidden);
+}
+
 /** Find the vertices that none of some colourings hides, uint8 (V,). */
 function findShown(colorings, count) {
   const isShown = new Uint8Array(count).fill(1);
-  for (const { hidden, categories, values } of colorings) {
-    if (!hidden.size) continue;
-    const isHidden = categories.map(({ name }) => hidden.has(name));
+  for (const { categories, values } of colorings.filter(hidesSome)) {
+    const isHidden = categories.map((category) => category.isHidden);
     for (let vertex = 0; vertex < count; vertex++) {
       if (isHidden[values[vertex]]) isShown[vertex] = 0;
     }
@@ -512,12 +485,12 @@ function findShown(colorings, count) {
 }
 
 /** Return colours, a number a vertex: 0 for what is hidden; others than the highlighted fade. */
-function makeColors({ categories, values, hidden }, isShown, highlighted) {
+function makeColors({ categories, values }, isShown, highlighted) {
   const pack = (red, green, blue) => red | (green << 8) | (blue << 16) | (255 << 24);
-  const palette = categories.map(({ name, key, color }) => {
+  const palette = categories.map(({ key, color, isHidden }) => {
     const isFaint = highlighted !== null && highlighted !== key;
     const parts = color.map((part) => (isFaint ? 0.2 * part + 0.8 * FAINT : part));
-    return hidden.has(name) ? 0 : pack(...parts);
+    return isHidden ? 0 : pack(...parts);
   });
   const colors = new Uint32Array(isShown.length);
   for (let vertex = 0; vertex < colors.length; vertex++) {
