@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scannet_prep import SCANNET20, SCANNET200, LabelSet
+from scannet_prep import SCANNET20, SCANNET200
 from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.evaluation import (
     InstancePrediction,
     InstanceScores,
     InstanceTruth,
-    ScoreTable,
     SemanticScores,
 )
 
@@ -52,7 +50,7 @@ class Verdict(NamedTuple):
     is_correct: bool
 
 
-def mean(values: Iterable[float]) -> float | None:
+def mean(values):
     values = list(values)
     return sum(values) / len(values) if values else None
 
@@ -60,9 +58,7 @@ def mean(values: Iterable[float]) -> float | None:
 # Loops.
 
 
-def score_semantic_by_loops(
-    scenes: Sequence[tuple[list[int], list[int]]], class_count: int
-) -> dict[str, Any]:
+def score_semantic_by_loops(scenes, class_count):
     """Score scenes of predicted and true labels."""
     pairs = []
     for predicted_labels, true_labels in scenes:
@@ -70,7 +66,7 @@ def score_semantic_by_loops(
             if 0 <= true < class_count:
                 pairs.append((predicted, true))
 
-    ious: dict[int, float] = {}
+    ious = {}
     for label in range(class_count):
         hits = pairs.count((label, label))
         union = sum(label in pair for pair in pairs)
@@ -87,15 +83,13 @@ def score_semantic_by_loops(
     }
 
 
-def iou(a: set[int], b: set[int]) -> float:
+def iou(a, b):
     return len(a & b) / len(a | b)
 
 
-def find_regions_by_loops(
-    scene: Scene, label: int, classes: Sequence[int]
-) -> tuple[list[set[int]], set[int]]:
+def find_regions_by_loops(scene, label, classes):
     """Find the annotated instances of one class, by number, and the void vertices."""
-    regions: dict[int, set[int]] = {}
+    regions = {}
     void = set()
     for vertex, (true_label, instance) in enumerate(
         zip(scene.labels, scene.instances, strict=True)
@@ -107,12 +101,10 @@ def find_regions_by_loops(
     return [region for _, region in sorted(regions.items())], void
 
 
-def match_by_loops(
-    regions: Sequence[set[int]], masks: Sequence[Mask], threshold: float
-) -> tuple[list[Verdict], int]:
+def match_by_loops(regions, masks, threshold):
     """Match annotated instances with predictions, and count those without a match."""
-    verdicts: list[Verdict] = []
-    used: set[int] = set()
+    verdicts = []
+    used = set()
     missed_count = 0
     for region in regions:
         matched_score = None
@@ -132,9 +124,7 @@ def match_by_loops(
     return verdicts, missed_count
 
 
-def judge_by_loops(
-    scene: Scene, label: int, threshold: float, classes: Sequence[int]
-) -> tuple[list[Verdict], int]:
+def judge_by_loops(scene, label, threshold, classes):
     """Judge the predictions of one class in a scene, and count the missed instances."""
     regions, void = find_regions_by_loops(scene, label, classes)
     large_regions = [region for region in regions if len(region) >= 100]
@@ -152,10 +142,8 @@ def judge_by_loops(
     return verdicts, missed_count
 
 
-def average_precision_by_loops(
-    scenes: Sequence[Scene], label: int, threshold: float, classes: Sequence[int]
-) -> float | None:
-    verdicts: list[Verdict] = []
+def average_precision_by_loops(scenes, label, threshold, classes):
+    verdicts = []
     total = 0
     for scene in scenes:
         scene_verdicts, missed_count = judge_by_loops(scene, label, threshold, classes)
@@ -180,10 +168,10 @@ def average_precision_by_loops(
 
 
 def score_instances(
-    scenes: Sequence[Scene],
-    label_set: LabelSet = SCANNET20,
-    scores: InstanceScores | None = None,
-) -> InstanceScores:
+    scenes,
+    label_set=SCANNET20,
+    scores=None,
+):
     scores = scores or InstanceScores(label_set)
     for scene in scenes:
         masks = np.zeros((len(scene.masks), len(scene.labels)), np.uint8)
@@ -201,7 +189,7 @@ def score_instances(
     return scores
 
 
-def check_instance_scores(table: ScoreTable, scenes: Sequence[Scene], label_set: LabelSet) -> None:
+def check_instance_scores(table, scenes, label_set):
     """Check the scores of all classes, and their means, against the loops."""
     skipped = CLASSES_WITHOUT_INSTANCES[len(label_set)]
     classes = [label for label in range(len(label_set)) if label not in skipped]
@@ -246,9 +234,7 @@ TRUE_LABELS = st.sampled_from([2, 2, 2, 5, -1, 0, 255])
 RUNS = st.tuples(TRUE_LABELS, st.integers(-1, 2), st.sampled_from([3, 4, 4, 5, 8]))
 
 
-def make_scene(
-    runs: Sequence[tuple[int, int, int]], predictions: Iterable[tuple[set[int], int, float]]
-) -> Scene:
+def make_scene(runs, predictions):
     """Make a scene of runs of blocks, and of predictions with masks of blocks."""
     block_labels = []
     block_instances = []
@@ -272,7 +258,7 @@ def make_scene(
 
 
 @st.composite
-def instance_scenes(draw: st.DrawFn) -> Scene:
+def instance_scenes(draw):
     """Draw runs, and masks of one or two of them with some blocks added or removed.
 
     Few confidences occur, so that many are equal.
@@ -321,7 +307,7 @@ ON_SMALL_REGION_OF_ITS_CLASS = make_scene(
 @example([ON_SMALL_REGION_OF_ITS_CLASS])
 @settings(max_examples=50)
 @given(st.lists(instance_scenes(), max_size=3))
-def test_average_precision_agrees_with_loops(scenes: list[Scene]) -> None:
+def test_average_precision_agrees_with_loops(scenes):
     check_instance_scores(score_instances(scenes).result(), scenes, SCANNET20)
 
 
@@ -347,7 +333,7 @@ def test_class_agnostic_scores_are_those_of_all_classes_as_one(scenes):
 
 @settings(max_examples=50)
 @given(st.lists(instance_scenes(), max_size=3))
-def test_merged_instance_scores_equal_those_of_all_scenes(scenes: list[Scene]) -> None:
+def test_merged_instance_scores_equal_those_of_all_scenes(scenes):
     merged = score_instances(scenes[:1])
     merged.merge(pickle.loads(pickle.dumps(score_instances(scenes[1:]))))
 
@@ -356,7 +342,7 @@ def test_merged_instance_scores_equal_those_of_all_scenes(scenes: list[Scene]) -
 
 @settings(max_examples=50)
 @given(st.lists(instance_scenes(), max_size=3))
-def test_totals_count_each_prediction_once(scenes: list[Scene]) -> None:
+def test_totals_count_each_prediction_once(scenes):
     totals = score_instances(scenes).result().totals
 
     labels = [mask.label for scene in scenes for mask in scene.masks]
@@ -372,14 +358,14 @@ LABEL_PAIRS = st.lists(
 LABEL_SETS = st.sampled_from([SCANNET20, SCANNET200])
 
 
-def split_pairs(scenes: list[list[tuple[int, int]]]) -> list[tuple[list[int], list[int]]]:
+def split_pairs(scenes):
     """Split the pairs of each scene into its predicted and its true labels."""
     return [
         ([predicted for predicted, _ in pairs], [true for _, true in pairs]) for pairs in scenes
     ]
 
 
-def score_semantic(label_set: LabelSet, pairs: list[list[tuple[int, int]]]) -> SemanticScores:
+def score_semantic(label_set, pairs):
     scores = SemanticScores(label_set)
     for predicted_labels, true_labels in split_pairs(pairs):
         scores.add(np.array(predicted_labels, np.int16), np.array(true_labels, np.int64))
@@ -388,9 +374,7 @@ def score_semantic(label_set: LabelSet, pairs: list[list[tuple[int, int]]]) -> S
 
 @settings(max_examples=50)
 @given(LABEL_SETS, LABEL_PAIRS)
-def test_ious_and_means_agree_with_loops(
-    label_set: LabelSet, pairs: list[list[tuple[int, int]]]
-) -> None:
+def test_ious_and_means_agree_with_loops(label_set, pairs):
     table = score_semantic(label_set, pairs).result()
 
     expected = score_semantic_by_loops(split_pairs(pairs), len(label_set))
@@ -407,7 +391,7 @@ def test_ious_and_means_agree_with_loops(
 
 @settings(max_examples=50)
 @given(LABEL_PAIRS)
-def test_means_over_head_are_those_of_its_classes(pairs: list[list[tuple[int, int]]]) -> None:
+def test_means_over_head_are_those_of_its_classes(pairs):
     table = score_semantic(SCANNET200, pairs).result()
 
     ious = [table.classes[SCANNET200.names[label]]["iou"] for label in SCANNET200.head]
@@ -417,9 +401,7 @@ def test_means_over_head_are_those_of_its_classes(pairs: list[list[tuple[int, in
 
 @settings(max_examples=50)
 @given(LABEL_SETS, LABEL_PAIRS)
-def test_merged_semantic_scores_equal_those_of_all_scenes(
-    label_set: LabelSet, pairs: list[list[tuple[int, int]]]
-) -> None:
+def test_merged_semantic_scores_equal_those_of_all_scenes(label_set, pairs):
     merged = SemanticScores(label_set)
     for predicted_labels, true_labels in split_pairs(pairs):
         part = SemanticScores(label_set)
@@ -433,7 +415,7 @@ def test_merged_semantic_scores_equal_those_of_all_scenes(
 # Examples.
 
 
-def test_perfect_prediction_of_the_classes_of_val_is_below_1_only_over_all() -> None:
+def test_perfect_prediction_of_the_classes_of_val_is_below_1_only_over_all():
     classes_of_val = np.array([one.train_id for one in SCANNET200.classes if one.in_val])
     scores = SemanticScores(SCANNET200)
     scores.add(classes_of_val, classes_of_val)
@@ -445,7 +427,7 @@ def test_perfect_prediction_of_the_classes_of_val_is_below_1_only_over_all() -> 
     assert table.totals["accuracy"] == 1
 
 
-def test_only_predicted_class_counts_0_in_the_mean_over_the_union() -> None:
+def test_only_predicted_class_counts_0_in_the_mean_over_the_union():
     scores = SemanticScores(SCANNET20)
     scores.add(np.array([3, 4, 7]), np.array([3, 3, -1]))
 
@@ -455,14 +437,14 @@ def test_only_predicted_class_counts_0_in_the_mean_over_the_union() -> None:
     assert means == pytest.approx(expected)
 
 
-def test_class_predicted_only_at_unlabeled_vertices_has_no_iou() -> None:
+def test_class_predicted_only_at_unlabeled_vertices_has_no_iou():
     scores = SemanticScores(SCANNET20)
     scores.add(np.array([3, 4, 7]), np.array([3, 3, -1]))
 
     assert scores.result().classes[SCANNET20.names[7]]["iou"] is None
 
 
-def score_perfect_instances(label_set: LabelSet) -> ScoreTable:
+def score_perfect_instances(label_set):
     """Score one correctly predicted instance of each class, also of wall and floor."""
     classes = np.arange(len(label_set))
     labels = np.repeat(classes, 100)
@@ -476,7 +458,7 @@ def score_perfect_instances(label_set: LabelSet) -> ScoreTable:
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
-def test_perfect_instances_score_1_in_all_classes_but_wall_and_floor(label_set: LabelSet) -> None:
+def test_perfect_instances_score_1_in_all_classes_but_wall_and_floor(label_set):
     table = score_perfect_instances(label_set)
 
     assert table.means["all"] == {"ap": 1.0, "ap50": 1.0, "ap25": 1.0}
@@ -484,7 +466,7 @@ def test_perfect_instances_score_1_in_all_classes_but_wall_and_floor(label_set: 
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
-def test_instances_of_wall_and_floor_are_counted_apart(label_set: LabelSet) -> None:
+def test_instances_of_wall_and_floor_are_counted_apart(label_set):
     table = score_perfect_instances(label_set)
 
     assert table.totals["instances"] == len(label_set) - 2
@@ -495,9 +477,7 @@ def test_instances_of_wall_and_floor_are_counted_apart(label_set: LabelSet) -> N
     ("label_set", "names"),
     [(SCANNET20, {"all"}), (SCANNET200, {"all", "head", "common", "tail"})],
 )
-def test_instance_scores_have_a_mean_over_each_part_of_the_label_set(
-    label_set: LabelSet, names: set[str]
-) -> None:
+def test_instance_scores_have_a_mean_over_each_part_of_the_label_set(label_set, names):
     assert set(score_perfect_instances(label_set).means) == names
 
 
@@ -512,7 +492,7 @@ BETWEEN_BOTH_INSTANCES = Mask(set(range(75, 225)), 5, 0.8)
         ([BETWEEN_BOTH_INSTANCES, FIRST_INSTANCE], 0.5),
     ],
 )
-def test_ap25_depends_on_the_order_of_predictions(masks: list[Mask], expected: float) -> None:
+def test_ap25_depends_on_the_order_of_predictions(masks, expected):
     scene = Scene(masks, labels=[5] * 300, instances=[1] * 150 + [2] * 150)
 
     means = score_instances([scene]).result().means["all"]
@@ -523,7 +503,7 @@ def test_ap25_depends_on_the_order_of_predictions(masks: list[Mask], expected: f
 ZERO = {"ap": 0.0, "ap50": 0.0, "ap25": 0.0}
 
 
-def test_class_whose_predictions_are_all_ignored_has_precision_zero() -> None:
+def test_class_whose_predictions_are_all_ignored_has_precision_zero():
     on_void = Mask(set(range(150, 300)), 5, 0.9)
     scene = Scene([on_void], labels=[5] * 150 + [-1] * 150, instances=[0] * 150 + [-1] * 150)
 
@@ -531,7 +511,7 @@ def test_class_whose_predictions_are_all_ignored_has_precision_zero() -> None:
 
 
 @pytest.mark.parametrize("masks", [[], np.zeros((0, 300)), np.zeros((300, 0), bool)])
-def test_empty_prediction_of_any_shape_misses_all_instances(masks: Any) -> None:
+def test_empty_prediction_of_any_shape_misses_all_instances(masks):
     scores = InstanceScores(SCANNET20)
     truth = InstanceTruth(labels=[5] * 300, instances=[0] * 300)
     scores.add(InstancePrediction(masks, [], []), truth)
@@ -553,9 +533,7 @@ def test_empty_prediction_of_any_shape_misses_all_instances(masks: Any) -> None:
         ([1.0, 2.0], r"prediction: found float64 \(2,\), expected integers"),
     ],
 )
-def test_invalid_semantic_prediction_is_refused_with_its_shape(
-    predicted: list[float], problem: str
-) -> None:
+def test_invalid_semantic_prediction_is_refused_with_its_shape(predicted, problem):
     with pytest.raises(ContentError, match=problem):
         SemanticScores(SCANNET20).add(predicted, [1, 2])
 
@@ -570,16 +548,14 @@ TRUTH_OF_TWO = InstanceTruth(labels=[2, 2], instances=[0, 0])
         (2, np.nan, r"scores: found float64 .* expected 1 finite numbers"),
     ],
 )
-def test_invalid_instance_prediction_is_refused_with_its_shape(
-    vertex_count: int, score: float, problem: str
-) -> None:
+def test_invalid_instance_prediction_is_refused_with_its_shape(vertex_count, score, problem):
     masks = np.ones((1, vertex_count), bool)
 
     with pytest.raises(ContentError, match=problem):
         InstanceScores(SCANNET20).add(InstancePrediction(masks, [1], [score]), TRUTH_OF_TWO)
 
 
-def test_ground_truth_of_different_lengths_is_refused_with_both() -> None:
+def test_ground_truth_of_different_lengths_is_refused_with_both():
     prediction = InstancePrediction(np.ones((1, 2), bool), [1], [1])
     truth = InstanceTruth(labels=[1, 1], instances=[0])
 
@@ -595,7 +571,7 @@ def test_ground_truth_of_different_lengths_is_refused_with_both() -> None:
         (InstanceScores(SCANNET20), "InstanceScores of ScanNet20"),
     ],
 )
-def test_scores_of_another_kind_cannot_be_merged(other: Any, name: str) -> None:
+def test_scores_of_another_kind_cannot_be_merged(other, name):
     problem = f"{name} cannot be merged into SemanticScores of ScanNet20"
     with pytest.raises(UsageError, match=problem):
         SemanticScores(SCANNET20).merge(other)
@@ -614,15 +590,13 @@ REFUSED_MASKS = (
 
 
 @pytest.mark.parametrize(("masks", "problem"), REFUSED_MASKS)
-def test_masks_of_other_values_than_0_and_1_are_refused_with_their_range(
-    masks: np.ndarray, problem: str
-) -> None:
+def test_masks_of_other_values_than_0_and_1_are_refused_with_their_range(masks, problem):
     with pytest.raises(ContentError, match=problem):
         InstanceScores(SCANNET20).add(InstancePrediction(masks, [2], [0.5]), TRUTH_OF_TWO)
 
 
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float16, np.float64])
-def test_masks_of_0_and_1_score_the_same_in_any_type(kind: type) -> None:
+def test_masks_of_0_and_1_score_the_same_in_any_type(kind):
     masks = np.repeat([[1, 0]], 100, axis=1).astype(kind)
     truth = InstanceTruth(labels=[2] * 200, instances=[0] * 100 + [1] * 100)
     scores = InstanceScores(SCANNET20)
@@ -635,12 +609,10 @@ def test_masks_of_0_and_1_score_the_same_in_any_type(kind: type) -> None:
 @pytest.mark.extra("torch")
 @pytest.mark.parametrize("name", ["masks", "labels", "scores"])
 @pytest.mark.parametrize("has_gradient", [True, False])
-def test_tensors_without_a_numpy_form_are_refused_with_the_conversion(
-    name: str, has_gradient: bool
-) -> None:
+def test_tensors_without_a_numpy_form_are_refused_with_the_conversion(name, has_gradient):
     import torch
 
-    values: dict[str, Any] = {"masks": [[0.0, 1.0]], "labels": [2], "scores": [0.5]}
+    values = {"masks": [[0.0, 1.0]], "labels": [2], "scores": [0.5]}
     dtype = torch.float32 if has_gradient else torch.bfloat16
     values[name] = torch.tensor(values[name], dtype=dtype, requires_grad=has_gradient)
 
@@ -651,7 +623,7 @@ def test_tensors_without_a_numpy_form_are_refused_with_the_conversion(
     assert "tensor.detach().cpu().numpy()" in caught.value.hint
 
 
-def test_instance_truth_takes_named_arguments_only() -> None:
+def test_instance_truth_takes_named_arguments_only():
     with pytest.raises(TypeError, match="positional"):
         InstanceTruth([1, 1], [0, 0])  # type: ignore[misc]
 
@@ -660,18 +632,18 @@ SCORES = [SemanticScores, InstanceScores]
 
 
 @pytest.mark.parametrize("scores_class", SCORES)
-def test_scores_accept_the_name_of_a_label_set(scores_class: Any) -> None:
+def test_scores_accept_the_name_of_a_label_set(scores_class):
     assert scores_class("scannet200").label_set == SCANNET200
 
 
 @pytest.mark.parametrize("scores_class", SCORES)
 @pytest.mark.parametrize("label_set", ["200", 200, None])
-def test_scores_refuse_anything_but_a_label_set(scores_class: Any, label_set: Any) -> None:
+def test_scores_refuse_anything_but_a_label_set(scores_class, label_set):
     with pytest.raises(UsageError, match="is not a label set"):
         scores_class(label_set)
 
 
-def add_truth(scores: SemanticScores | InstanceScores, labels: list[int]) -> None:
+def add_truth(scores, labels):
     """Add a scene with some prediction."""
     if isinstance(scores, SemanticScores):
         scores.add([0] * len(labels), labels)
@@ -681,7 +653,7 @@ def add_truth(scores: SemanticScores | InstanceScores, labels: list[int]) -> Non
 
 
 @pytest.mark.parametrize("scores_class", SCORES)
-def test_ground_truth_of_the_other_label_set_is_refused(scores_class: Any) -> None:
+def test_ground_truth_of_the_other_label_set_is_refused(scores_class):
     problem = r"found 35, 111, which are not train ids of ScanNet20 \(0 to 19\)"
     with pytest.raises(ContentError, match=problem):
         add_truth(scores_class(SCANNET20), [0, 35, 111, 35, -1])
@@ -692,9 +664,7 @@ def test_ground_truth_of_the_other_label_set_is_refused(scores_class: Any) -> No
     [(SemanticScores, "vertices", 1), (InstanceScores, "instances", 0)],
 )
 @pytest.mark.parametrize("unlabeled", [-1, -100, 20, 255])
-def test_ground_truth_may_have_any_one_number_for_unlabeled(
-    scores_class: Any, key: str, expected: int, unlabeled: int
-) -> None:
+def test_ground_truth_may_have_any_one_number_for_unlabeled(scores_class, key, expected, unlabeled):
     scores = scores_class(SCANNET20)
 
     add_truth(scores, [4, unlabeled, -1, unlabeled])

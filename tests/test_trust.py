@@ -1,10 +1,8 @@
 """Damaged data fail one scene: they never give a wrong result, hang, or end the run."""
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -14,7 +12,7 @@ from tiny import aggregation_file, write_tiny
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import Manifest, read_manifest
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.stages.process import ProcessReport, plan, run
+from scannet_prep.stages.process import plan, run
 
 TRAIN = tiny.SCENE_ID
 OTHER = "scene0001_00"
@@ -24,27 +22,27 @@ AGGREGATION = ".aggregation.json"
 INFO = ".txt"
 
 
-def process(folder: Path, **options: Any) -> ProcessReport:
+def process(folder, **options):
     """Process `folder/raw` into `folder/out`, aligned."""
     process_plan = plan(folder / "raw", folder / "out", ProcessOptions(align_axis=True), **options)
     with ThreadPoolExecutor(1) as executor:
         return run(process_plan, executor=executor)
 
 
-def link_to_nowhere(path: Path) -> None:
+def link_to_nowhere(path):
     path.symlink_to("nowhere")
 
 
-def link_to_itself(path: Path) -> None:
+def link_to_itself(path):
     path.symlink_to(path.name)
 
 
-def link_to_device(path: Path) -> None:
+def link_to_device(path):
     path.symlink_to("/dev/zero")
 
 
 @pytest.fixture
-def two_dir(tmp_path: Path) -> Path:
+def two_dir(tmp_path):
     """A folder with a raw tree of two scenes, `raw`, and a processed folder, `out`."""
     write_tiny(tmp_path / "raw")
     write_tiny(tmp_path / "raw", {AGGREGATION: aggregation_file(scene_id=OTHER)}, OTHER)
@@ -58,9 +56,7 @@ def two_dir(tmp_path: Path) -> Path:
     [link_to_nowhere, link_to_itself, os.mkfifo, Path.touch],
     ids=["dangling link", "circular link", "pipe", "file"],
 )
-def test_scene_that_is_not_a_folder_fails_alone(
-    two_dir: Path, make: Callable[[Path], None], is_forced: bool
-) -> None:
+def test_scene_that_is_not_a_folder_fails_alone(two_dir, make, is_forced):
     make(two_dir / "raw/scans/scene0002_00")
 
     report = process(two_dir, is_forced=is_forced)
@@ -79,9 +75,7 @@ def test_scene_that_is_not_a_folder_fails_alone(
         ("scans_test", os.mkfifo, "cannot be listed: Not a directory"),
     ],
 )
-def test_unreadable_folder_of_scenes_is_an_error(
-    tmp_path: Path, command: str, name: str, make: Callable[[Path], None], problem: str
-) -> None:
+def test_unreadable_folder_of_scenes_is_an_error(tmp_path, command, name, make, problem):
     other_name = "scans_test" if name == "scans" else "scans"
     write_tiny(tmp_path / "raw")
     (tmp_path / "raw/scans").rename(tmp_path / "raw" / other_name)
@@ -107,9 +101,7 @@ def test_unreadable_folder_of_scenes_is_an_error(
         (0o400, "process"),
     ],
 )
-def test_scene_folder_without_permission_fails_one_scene(
-    two_dir: Path, mode: int, command: str
-) -> None:
+def test_scene_folder_without_permission_fails_one_scene(two_dir, mode, command):
     folder = two_dir / "raw/scans" / OTHER
     folder.chmod(mode)
     if os.access(folder, os.R_OK | os.X_OK):
@@ -132,9 +124,7 @@ def test_scene_folder_without_permission_fails_one_scene(
     ],
 )
 @pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
-def test_raw_file_that_is_not_regular_is_refused(
-    tmp_path: Path, suffix: str, problem: str, make: Callable[[Path], None]
-) -> None:
+def test_raw_file_that_is_not_regular_is_refused(tmp_path, suffix, problem, make):
     scene = write_tiny(tmp_path, {suffix: None})
     make(scene.directory / f"{TRAIN}{suffix}")
 
@@ -151,7 +141,7 @@ def test_raw_file_that_is_not_regular_is_refused(
         (INFO, "1,048,576"),
     ],
 )
-def test_raw_file_that_is_too_large_is_refused(tmp_path: Path, suffix: str, max_bytes: str) -> None:
+def test_raw_file_that_is_too_large_is_refused(tmp_path, suffix, max_bytes):
     scene = write_tiny(tmp_path)
     os.truncate(scene.directory / f"{TRAIN}{suffix}", 1 << 40)
 
@@ -159,7 +149,7 @@ def test_raw_file_that_is_too_large_is_refused(tmp_path: Path, suffix: str, max_
         tiny.process_written(scene)
 
 
-def test_failure_with_undecodable_path_is_recorded_in_manifest(tmp_path: Path) -> None:
+def test_failure_with_undecodable_path_is_recorded_in_manifest(tmp_path):
     raw_dir = tmp_path / os.fsdecode(b"raw\xe9")
     write_tiny(raw_dir, {MESH: b"ply\n"})
 

@@ -14,7 +14,7 @@ or another label set or numbering agrees far better with the ground truth.
 examples:
   scannet-prep evaluate predictions --gt data/processed
   scannet-prep evaluate predictions --label-set scannet20
-  scannet-prep evaluate predictions -o scores.csv --confusion confusion.svg
+  scannet-prep evaluate predictions -o scores.csv --confusion confusion.csv
   scannet-prep evaluate instances --task instance --gt data/scannet.tar.zst
   scannet-prep evaluate masks --task instance --class-agnostic
 """
@@ -68,9 +68,9 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     parser.add_argument(
         "--confusion",
-        type=shared.file_argument(".csv", ".svg"),
+        type=shared.file_argument(".csv"),
         metavar="FILE",
-        help="write the confusion matrix to a .csv file, or as a picture to an .svg file",
+        help="write the confusion matrix to a .csv file",
     )
 
 

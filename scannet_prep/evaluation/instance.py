@@ -19,12 +19,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import ContentError
 from scannet_prep.evaluation.scores import (
+    BoolArray,
+    FloatArray,
+    IntArray,
     Numbers,
     Scores,
     ScoreTable,
     average,
     check_integers,
     check_truth,
+    describe_array,
     to_array,
 )
 from scannet_prep.release.label_sets import LabelSet
@@ -87,7 +91,7 @@ class Matching(NamedTuple):
 
     correct: list[int]
     wrong: list[int]
-    is_matched: NDArray[np.bool_]
+    is_matched: BoolArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,35 +114,37 @@ class Overlaps:
         other_count: Number of predictions that do not count because of their class.
     """
 
-    numbers: NDArray[np.intp]
-    classes: NDArray[np.int64]
-    instances: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    predictions: NDArray[np.intp]
-    labels: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    pred_sizes: NDArray[np.intp]
-    void: NDArray[np.intp]
-    common: NDArray[np.intp]
+    numbers: IntArray
+    classes: IntArray
+    instances: IntArray
+    sizes: IntArray
+    predictions: IntArray
+    labels: IntArray
+    scores: FloatArray
+    pred_sizes: IntArray
+    void: IntArray
+    common: IntArray
     small_count: int
     other_count: int
 
     @property
-    def is_large(self) -> NDArray[np.bool_]:
+    def is_large(self) -> BoolArray:
         """Whether each instance has enough vertices to count, (G,)."""
         return self.sizes >= MIN_VERTICES
 
     @property
-    def has_class(self) -> NDArray[np.bool_]:
+    def has_class(self) -> BoolArray:
         """Whether each prediction has the class of each instance, (M, G)."""
-        is_equal: NDArray[np.bool_] = self.labels[:, None] == self.classes
+        is_equal: BoolArray = self.labels[:, None] == self.classes
         return is_equal
 
     @property
-    def ious(self) -> NDArray[np.float64]:
+    def ious(self) -> FloatArray:
         """IoU of each prediction with each instance, whatever their classes are, (M, G)."""
         # This never divides by 0: every instance has a vertex, and so does every union.
-        return self.common / (self.sizes + self.pred_sizes[:, None] - self.common)
+        both = self.sizes + self.pred_sizes[:, None]
+        unions = both - self.common
+        return self.common / unions
 
     def match(self, threshold: float) -> Matching:
         """Match the instances that count with the predictions of their class.
@@ -150,14 +156,17 @@ class Overlaps:
         Args:
             threshold: The value that an IoU must exceed.
         """
-        is_above = (self.ious > threshold) & self.has_class
-        is_small = ~self.is_large
-        small_common = (self.common * self.has_class)[:, is_small].sum(axis=1)
-        ignored = (self.void + small_common) / self.pred_sizes
-
+        has_class = self.has_class
+        is_above = self.ious > threshold
+        is_above &= has_class
+        has_none = ~is_above.any(axis=1)
         is_candidate = is_above & self.is_large
         correct, wrong, is_matched = _match(is_candidate, self.scores)
-        is_wrong = ~is_above.any(axis=1) & (ignored <= threshold)
+
+        is_small_of_class = has_class & ~self.is_large
+        small_common = np.sum(self.common, axis=1, where=is_small_of_class)
+        ignored = (self.void + small_common) / self.pred_sizes
+        is_wrong = has_none & (ignored <= threshold)
         wrong += np.flatnonzero(is_wrong).tolist()
         return Matching(correct, wrong, is_matched)
 
@@ -177,15 +186,17 @@ def find_overlaps(
     """
     truth_labels = check_integers(ground_truth.labels, "labels of the ground truth")
     check_truth(truth_labels, label_set)
+    vertex_count = len(truth_labels)
     truth_instances = check_integers(
-        ground_truth.instances, "instances of the ground truth", len(truth_labels)
+        ground_truth.instances, "instances of the ground truth", vertex_count
     )
     numbers, classes, instances, sizes = _number_instances(truth_labels, truth_instances, label_set)
 
-    masks, labels, scores = check_prediction(prediction, len(truth_labels))
+    masks, labels, scores = check_prediction(prediction, vertex_count)
     pred_sizes = np.count_nonzero(masks, axis=1)
     is_known = np.isin(labels, counted_classes(label_set))
     is_large = pred_sizes >= MIN_VERTICES
+    is_small_of_known = is_known & ~is_large
     predictions = np.flatnonzero(is_known & is_large)
     masks = masks[predictions]
 
@@ -193,8 +204,11 @@ def find_overlaps(
     # count how often each pair of row and column occurs.
     rows, vertices = np.nonzero(masks)
     width = len(classes) + 1
-    cells = rows * width + numbers[vertices]
-    common = np.bincount(cells, minlength=len(masks) * width).reshape(-1, width)
+    cells = rows * width
+    cells += numbers[vertices]
+    cell_count = len(masks) * width
+    counts = np.bincount(cells, minlength=cell_count)
+    common = counts.reshape(-1, width)
     return Overlaps(
         numbers=numbers,
         classes=classes,
@@ -206,8 +220,8 @@ def find_overlaps(
         pred_sizes=pred_sizes[predictions],
         void=common[:, 0],
         common=common[:, 1:],
-        small_count=int(np.count_nonzero(is_known & ~is_large)),
-        other_count=int(np.count_nonzero(~is_known)),
+        small_count=int(is_small_of_known.sum()),
+        other_count=int(np.sum(~is_known)),
     )
 
 
@@ -248,12 +262,13 @@ class InstanceScores(Scores):
         super().__init__(label_set)
         self.is_class_agnostic = is_class_agnostic
         class_count = len(self.label_set)
+        threshold_count = len(THRESHOLDS)
         self._verdicts = [np.empty(0, _VERDICT)]
         # By class: instances of the ground truth, and predictions, that count.
         self._instances = np.zeros(class_count, np.int64)
         self._predictions = np.zeros(class_count, np.int64)
-        # By class and threshold: large instances without a match.
-        self._missed = np.zeros((class_count, len(THRESHOLDS)), np.int64)
+        # By threshold and class: large instances without a match.
+        self._missed = np.zeros((threshold_count, class_count), np.int64)
         # Number of predictions that do not count: small ones, and those of other classes.
         self._left_out = np.zeros(2, np.int64)
 
@@ -270,40 +285,49 @@ class InstanceScores(Scores):
         overlaps = find_overlaps(prediction, ground_truth, self.label_set)
         self._left_out += np.array([overlaps.small_count, overlaps.other_count])
         large_classes = overlaps.classes[overlaps.is_large]
-        class_count = len(self.label_set)
-        self._instances += np.bincount(large_classes, minlength=class_count)
-        self._predictions += np.bincount(overlaps.labels, minlength=class_count)
-
-        labels = overlaps.labels
-        scores = overlaps.scores
-        verdicts = []
-        for threshold_index, threshold in enumerate(THRESHOLDS):
-            correct, wrong, is_matched = overlaps.match(threshold)
-            missed_classes = overlaps.classes[overlaps.is_large & ~is_matched]
-            self._missed[:, threshold_index] += np.bincount(missed_classes, minlength=class_count)
+        self._instances += self._count_by_class(large_classes)
+        self._predictions += self._count_by_class(overlaps.labels)
+        for index, threshold in enumerate(THRESHOLDS):
+            matching = overlaps.match(threshold)
+            has_no_match = ~matching.is_matched
+            is_missed = overlaps.is_large & has_no_match
+            missed_classes = overlaps.classes[is_missed]
+            self._missed[index] += self._count_by_class(missed_classes)
             # A prediction may have several verdicts at one threshold, and both kinds of them.
-            verdicts += [(labels[row], threshold_index, scores[row], True) for row in correct]
-            verdicts += [(labels[row], threshold_index, scores[row], False) for row in wrong]
-        self._verdicts.append(np.array(verdicts, _VERDICT))
+            rows = matching.correct + matching.wrong
+            verdicts = np.zeros(len(rows), _VERDICT)
+            verdicts["train_id"] = overlaps.labels[rows]
+            verdicts["threshold"] = index
+            verdicts["score"] = overlaps.scores[rows]
+            is_correct = verdicts["is_correct"]
+            is_correct[: len(matching.correct)] = True
+            self._verdicts.append(verdicts)
+
+    def _count_by_class(self, train_ids: IntArray) -> IntArray:
+        """Count how often each class occurs, (K,)."""
+        return np.bincount(train_ids, minlength=len(self.label_set))
 
     def merge(self, other: InstanceScores) -> None:
         """Add everything that another object has collected; see `Scores.merge`."""
         self._check_like(other)
-        self._verdicts = self._verdicts + other._verdicts
-        self._instances = self._instances + other._instances
-        self._predictions = self._predictions + other._predictions
-        self._missed = self._missed + other._missed
-        self._left_out = self._left_out + other._left_out
+        self._verdicts += other._verdicts
+        self._instances += other._instances
+        self._predictions += other._predictions
+        self._missed += other._missed
+        self._left_out += other._left_out
 
     def _merge_classes(
         self, prediction: InstancePrediction, ground_truth: InstanceTruth
     ) -> tuple[InstancePrediction, InstanceTruth]:
         """Give all predictions and all instances the first of the classes that count."""
         counted = counted_classes(self.label_set)
+        merged = counted[0]
         truth_labels = check_integers(ground_truth.labels, "labels of the ground truth")
         check_truth(truth_labels, self.label_set)
-        merged_labels = np.where(np.isin(truth_labels, counted), counted[0], truth_labels)
-        predicted = np.full_like(check_integers(prediction.labels, "labels"), counted[0])
+        is_counted = np.isin(truth_labels, counted)
+        merged_labels = np.where(is_counted, merged, truth_labels)
+        labels = check_integers(prediction.labels, "labels")
+        predicted = np.full_like(labels, merged)
         return (
             prediction._replace(labels=predicted),
             InstanceTruth(labels=merged_labels, instances=ground_truth.instances),
@@ -324,7 +348,8 @@ class InstanceScores(Scores):
 
         classes: dict[str, Numbers] = {}
         for train_id in counted_classes(self.label_set):
-            classes[self.label_set.names[train_id]] = {
+            name = self.label_set.names[train_id]
+            classes[name] = {
                 **average_over([train_id]),
                 "instances": int(self._instances[train_id]),
                 "predictions": int(self._predictions[train_id]),
@@ -350,48 +375,60 @@ class InstanceScores(Scores):
         """
         verdicts = np.concatenate(self._verdicts)
         # Sorted by class, then threshold, then confidence.
-        order = np.lexsort((verdicts["score"], verdicts["threshold"], verdicts["train_id"]))
+        train_ids = verdicts["train_id"]
+        order = np.lexsort((verdicts["score"], verdicts["threshold"], train_ids))
         verdicts = verdicts[order]
 
         # Divide them into one part for each cell, which is a class at a threshold; many are empty.
-        cells = verdicts["train_id"] * len(THRESHOLDS) + verdicts["threshold"]
-        cell_count = self._missed.size
-        bounds = np.searchsorted(cells, np.arange(1, cell_count))
+        threshold_count = len(THRESHOLDS)
+        cells = verdicts["train_id"] * threshold_count
+        cells += verdicts["threshold"]
+        all_cells = np.arange(1, self._missed.size)
+        bounds = np.searchsorted(cells, all_cells)
         parts = np.split(verdicts, bounds)
 
         precisions = {}
         for train_id in np.flatnonzero(self._instances).tolist():
-            first_part = train_id * len(THRESHOLDS)
-            missed_counts = self._missed[train_id].tolist()
+            first_part = train_id * threshold_count
+            missed_counts = self._missed[:, train_id].tolist()
             precisions[train_id] = [
-                _integrate(parts[first_part + threshold_index], missed)
-                for threshold_index, missed in enumerate(missed_counts)
+                _integrate(parts[first_part + index], missed)
+                for index, missed in enumerate(missed_counts)
             ]
         return precisions
 
 
 def _number_instances(
-    labels: NDArray[np.int64], instances: NDArray[np.int64], label_set: LabelSet
-) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    labels: IntArray, instances: IntArray, label_set: LabelSet
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Number the instances from 1, by class and then by their own number; 0 is void.
 
     Returns:
         The number of each vertex, (V,); and of each instance its class, its own number, and its
         size, (G,) each.
     """
-    is_instance = np.isin(labels, counted_classes(label_set)) & (instances >= 0)
+    has_number = instances >= 0
+    has_class = np.isin(labels, counted_classes(label_set))
+    is_instance = has_number & has_class
     # Class and number as one integer: class * base + number.
-    base = int(instances.max(initial=0)) + 1
-    vertex_keys = labels[is_instance] * base + instances[is_instance]
-    keys, inverse, sizes = np.unique(vertex_keys, return_inverse=True, return_counts=True)
+    largest = instances.max(initial=0)
+    base = int(largest) + 1
+    vertex_keys = labels[is_instance] * base
+    vertex_keys += instances[is_instance]
+    keys, inverse, sizes = np.unique(
+        vertex_keys,
+        return_inverse=True,
+        return_counts=True,
+    )
     numbers = np.zeros(len(labels), np.intp)
     numbers[is_instance] = inverse + 1
-    return numbers, keys // base, keys % base, sizes
+    classes, own_numbers = np.divmod(keys, base)
+    return numbers, classes, own_numbers, sizes
 
 
 def check_prediction(
     prediction: InstancePrediction, vertex_count: int
-) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
+) -> tuple[BoolArray, IntArray, FloatArray]:
     """Check shapes, types and values of a prediction.
 
     Returns:
@@ -404,41 +441,44 @@ def check_prediction(
     labels = check_integers(prediction.labels, "labels")
     masks = to_array(prediction.masks, "masks")
     scores = to_array(prediction.scores, "scores")
-    if not len(labels) and not masks.size:
+    count = len(labels)
+    shape = (count, vertex_count)
+    if count == 0 and masks.size == 0:
         # Nothing was predicted. An array of an empty list has no columns.
-        masks = np.zeros((0, vertex_count), np.bool_)
-    if masks.shape != (len(labels), vertex_count) or masks.dtype.kind not in "biuf":
-        raise ContentError(
-            f"masks: found {masks.dtype} {masks.shape}, expected ({len(labels)}, {vertex_count}): "
-            "a row for each label, a column for each vertex"
-        )
-    has_numbers = scores.shape == labels.shape and scores.dtype.kind in "iuf"
-    if not has_numbers or not np.isfinite(scores).all():
-        raise ContentError(
-            f"scores: found {scores.dtype} {scores.shape}, expected {len(labels)} finite numbers"
-        )
+        masks = np.zeros(shape, np.bool_)
+    if masks.shape != shape or masks.dtype.kind not in "biuf":
+        found = describe_array(masks)
+        rows = "a row for each label, a column for each vertex"
+        raise ContentError(f"masks: found {found}, expected {shape}: {rows}")
+    is_finite = False
+    if scores.shape == labels.shape and scores.dtype.kind in "iuf":
+        is_finite = bool(np.isfinite(scores).all())
+    if not is_finite:
+        found = describe_array(scores)
+        raise ContentError(f"scores: found {found}, expected {count} finite numbers")
     return _check_masks(masks), labels, scores.astype(np.float64)
 
 
-def _check_masks(masks: NDArray[Any]) -> NDArray[np.bool_]:
+def _check_masks(masks: NDArray[Any]) -> BoolArray:
     """Convert masks to bool, and check that they contain nothing but 0 and 1.
 
     Raises:
         ContentError: The masks contain other values.
     """
     is_inside = masks.astype(np.bool_, copy=False)
-    if masks.dtype != np.bool_ and not np.array_equal(masks, is_inside):
+    is_bool = masks.dtype == np.bool_
+    if not is_bool and not np.array_equal(masks, is_inside):
+        least = masks.min()
+        largest = masks.max()
         raise ContentError(
-            f"masks: found {masks.dtype} from {masks.min():g} to {masks.max():g}, "
+            f"masks: found {masks.dtype} from {least:g} to {largest:g}, "
             "expected bool, or only 0 and 1",
             "compare with a threshold first: masks > 0.5 for probabilities, masks > 0 for logits",
         )
     return is_inside
 
 
-def _match(
-    is_above: NDArray[np.bool_], scores: NDArray[np.float64]
-) -> tuple[list[int], list[int], NDArray[np.bool_]]:
+def _match(is_above: BoolArray, scores: FloatArray) -> tuple[list[int], list[int], BoolArray]:
     """Match each instance with the first prediction above the threshold that is not used yet.
 
     Of all unused predictions above the threshold, the one with the highest confidence counts as
@@ -457,16 +497,18 @@ def _match(
     wrong: list[int] = []
     used: set[int] = set()
     is_matched = np.zeros(is_above.shape[1], np.bool_)
-    for instance in np.flatnonzero(is_above.any(axis=0)).tolist():
-        matching = np.flatnonzero(is_above[:, instance]).tolist()
-        candidates = [index for index in matching if index not in used]
+    has_candidates = is_above.any(axis=0)
+    for instance in np.flatnonzero(has_candidates).tolist():
+        matching = np.flatnonzero(is_above[:, instance])
+        candidates = [index for index in matching.tolist() if index not in used]
         if not candidates:
             continue
         is_matched[instance] = True
         used.add(candidates[0])
         best = max(candidates, key=scores.__getitem__)
         correct.append(best)
-        wrong += [index for index in candidates if index != best]
+        candidates.remove(best)
+        wrong += candidates
     return correct, wrong, is_matched
 
 
@@ -480,16 +522,24 @@ def _integrate(verdicts: NDArray[np.void], missed: int) -> float:
     # Index of the first verdict of each distinct confidence, (C,). The verdicts from there on are
     # those at or above this confidence.
     _, starts = np.unique(verdicts["score"], return_index=True)
-    correct_before = np.append(0, np.cumsum(verdicts["is_correct"]))
+    is_correct = verdicts["is_correct"]
+    cumulated = np.cumsum(is_correct)
+    correct_before = np.append(0, cumulated)
     correct_count = correct_before[-1]
     correct_above = correct_count - correct_before[starts]
+    counts_above = len(verdicts) - starts
+    positive_count = max(1, correct_count + missed)
 
     # Precision and recall at each confidence; above the highest one, precision is 1 and recall 0.
-    precision = np.append(correct_above / (len(verdicts) - starts), 1.0)
-    recall = np.append(correct_above / max(1, correct_count + missed), 0.0)
+    precision = correct_above / counts_above
+    precision = np.append(precision, 1.0)
+    recall = correct_above / positive_count
+    recall = np.append(recall, 0.0)
 
     # Recall falls as confidence rises. Each precision counts for half the distance between the
     # recalls before and after it. The first recall is repeated, because there is none before it.
-    padded = np.concatenate([recall[:1], recall, [0.0]])
-    widths = (padded[:-2] - padded[2:]) / 2
-    return float(np.dot(precision, widths))
+    before = np.append(recall[:1], recall[:-1])
+    after = np.append(recall[1:], 0.0)
+    widths = (before - after) / 2
+    area = np.dot(precision, widths)
+    return float(area)

@@ -14,6 +14,10 @@ from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+FloatArray: TypeAlias = NDArray[np.float64]
+
 Numbers: TypeAlias = Mapping[str, float | None]
 """Numbers by name; None for the mean of nothing."""
 
@@ -61,11 +65,14 @@ class Scores(ABC):
 
     def _check_like(self, other: Scores) -> None:
         """Refuse to merge scores of another task or label set."""
-        if type(other) is not type(self) or other.label_set != self.label_set:
+        own_name = type(self).__name__
+        other_name = type(other).__name__
+        label_set = self.label_set.name
+        if other_name != own_name or other.label_set != self.label_set:
             raise UsageError(
-                f"{type(other).__name__} of {other.label_set.name} cannot be merged into "
-                f"{type(self).__name__} of {self.label_set.name}",
-                f"make both with {type(self).__name__}({self.label_set.name.upper()})",
+                f"{other_name} of {other.label_set.name} cannot be merged into "
+                f"{own_name} of {label_set}",
+                f"make both with {own_name}({label_set.upper()})",
             )
 
     @abstractmethod
@@ -82,7 +89,7 @@ class Scores(ABC):
         return groups
 
 
-def check_truth(labels: NDArray[np.int64], label_set: LabelSet) -> None:
+def check_truth(labels: IntArray, label_set: LabelSet) -> None:
     """Refuse ground truth of another label set or numbering.
 
     A single number beyond the train ids, such as 255, may stand for unlabeled. Several such numbers
@@ -101,8 +108,8 @@ def check_truth(labels: NDArray[np.int64], label_set: LabelSet) -> None:
     if len(too_large) == 0:
         return
     # Comparing is faster than sorting, which is rarely necessary.
-    has_one_number = (too_large == too_large[0]).all()
-    if has_one_number:
+    is_first = too_large == too_large[0]
+    if is_first.all():
         return
     numbers = [str(number) for number in np.unique(too_large).tolist()]
     raise ContentError(
@@ -139,7 +146,12 @@ def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
         raise ContentError(f"{name}: not an array, and cannot become one: {reason}", hint) from None
 
 
-def check_integers(values: ArrayLike, name: str, count: int | None = None) -> NDArray[np.int64]:
+def describe_array(array: NDArray[Any]) -> str:
+    """Describe the type and the shape of an array, as in `float32 (100, 3)`."""
+    return f"{array.dtype} {array.shape}"
+
+
+def check_integers(values: ArrayLike, name: str, count: int | None = None) -> IntArray:
     """Check that values are integers in one dimension, and check their number.
 
     Args:
@@ -156,10 +168,11 @@ def check_integers(values: ArrayLike, name: str, count: int | None = None) -> ND
     array = to_array(values, name)
     if array.shape == (0,):  # an empty list becomes an array of floats
         array = array.astype(np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ContentError(
-            f"{name}: found {array.dtype} {array.shape}, expected integers in one dimension"
-        )
-    if count is not None and len(array) != count:
-        raise ContentError(f"{name}: found {len(array):,} vertices, expected {count:,}")
+    is_integer = array.dtype.kind in "iu"
+    if array.ndim != 1 or not is_integer:
+        found = describe_array(array)
+        raise ContentError(f"{name}: found {found}, expected integers in one dimension")
+    length = len(array)
+    if count is not None and length != count:
+        raise ContentError(f"{name}: found {length:,} vertices, expected {count:,}")
     return np.ascontiguousarray(array, np.int64)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from scannet_prep.evaluation.scores import (
+    IntArray,
     Numbers,
     Scores,
     ScoreTable,
@@ -50,7 +51,8 @@ class SemanticScores(Scores):
     def __init__(self, label_set: LabelSet | str) -> None:
         super().__init__(label_set)
         class_count = len(self.label_set)
-        self.confusion: NDArray[np.int64] = np.zeros((class_count, class_count + 1), np.int64)
+        shape = (class_count, class_count + 1)
+        self.confusion: IntArray = np.zeros(shape, np.int64)
 
     def add(self, prediction: ArrayLike, ground_truth: ArrayLike) -> None:
         """Add one scene, or any other set of vertices.
@@ -72,12 +74,16 @@ class SemanticScores(Scores):
         # Read as unsigned, negative numbers are large ones: one comparison finds all train ids.
         is_counted = truth.view(np.uint64) < class_count
         rows = truth[is_counted]
+        columns = predicted[is_counted].view(np.uint64)
         # Everything that is not a train id goes into the last column.
-        columns = np.minimum(predicted.view(np.uint64)[is_counted], class_count).astype(np.int64)
+        columns = np.minimum(columns, class_count)
 
         # Count how often each pair of row and column occurs.
-        cells = rows * (class_count + 1) + columns
-        counts = np.bincount(cells, minlength=self.confusion.size)
+        width = class_count + 1
+        cells = rows * width
+        cells += columns.view(np.int64)
+        cell_count = self.confusion.size
+        counts = np.bincount(cells, minlength=cell_count)
         self.confusion += counts.reshape(self.confusion.shape)
 
     def merge(self, other: SemanticScores) -> None:
@@ -92,30 +98,37 @@ class SemanticScores(Scores):
         truth = self.confusion.sum(axis=1)
         predicted = self.confusion[:, :-1].sum(axis=0)
         unions = truth + predicted - correct
-        ious = correct / np.maximum(unions, 1)
+        divisors = np.maximum(unions, 1)
+        ious = correct / divisors
 
         def average_over(train_ids: list[int]) -> Numbers:
             group_ious = ious[train_ids]
-            occurs = unions[train_ids] > 0
+            group_unions = unions[train_ids]
+            occurs = group_unions > 0
             occurs_in_truth = truth[train_ids] > 0
+            divisors = group_unions + _EPSILON
             return {
-                "over_all": average(correct[train_ids] / (unions[train_ids] + _EPSILON)),
+                "over_all": average(correct[train_ids] / divisors),
                 "over_union": average(group_ious[occurs]),
                 "over_ground_truth": average(group_ious[occurs_in_truth]),
             }
 
         classes: dict[str, Numbers] = {}
         for train_id, name in enumerate(self.label_set.names):
+            iou = float(ious[train_id])
             classes[name] = {
-                "iou": float(ious[train_id]) if unions[train_id] else None,
+                "iou": iou if unions[train_id] else None,
                 "vertices": int(truth[train_id]),
                 "predicted": int(predicted[train_id]),
             }
         total = int(truth.sum())
+        accuracy = int(correct.sum()) / max(1, total)
+        missed = self.confusion[:, -1]
         totals = {
             "vertices": total,
-            "missed": int(self.confusion[:, -1].sum()),
-            "accuracy": int(correct.sum()) / total if total else None,
+            "missed": int(missed.sum()),
+            "accuracy": accuracy if total else None,
         }
-        means = {name: average_over(ids) for name, ids in self._class_groups().items()}
+        groups = self._class_groups()
+        means = {name: average_over(train_ids) for name, train_ids in groups.items()}
         return ScoreTable(totals, means, classes)

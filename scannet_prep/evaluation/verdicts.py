@@ -34,6 +34,7 @@ from scannet_prep.evaluation.instance import (
     Overlaps,
     find_overlaps,
 )
+from scannet_prep.evaluation.scores import BoolArray, FloatArray, IntArray
 from scannet_prep.release.label_sets import LabelSet
 
 IOU_THRESHOLD = 0.5
@@ -90,7 +91,7 @@ class Judgement:
         pairs: What explains the verdicts, sorted by verdict.
     """
 
-    vertices: NDArray[np.int64]
+    vertices: IntArray
     instances: dict[int, Verdict]
     predictions: dict[int, Verdict]
     matches: dict[int, int]
@@ -127,48 +128,59 @@ def judge_instances(
     )
 
 
-def find_top_masks(prediction: InstancePrediction) -> NDArray[np.int64]:
+def find_top_masks(prediction: InstancePrediction) -> IntArray:
     """Find the most confident mask of each vertex, (V,); the first of equal ones, -1 for none."""
     masks = np.asarray(prediction.masks, np.bool_)
-    order = np.argsort(-np.asarray(prediction.scores), kind="stable")
+    scores = np.asarray(prediction.scores)
+    order = np.argsort(-scores, kind="stable")
+    least_first = order[::-1]
     top = np.full(masks.shape[1], _NONE, np.int64)
     # The most confident mask comes last, and overwrites all others.
-    for number in order[::-1].tolist():
+    for number in least_first.tolist():
         top[masks[number]] = number
     return top
 
 
-def _find_reasons(
-    overlaps: Overlaps, prediction: InstancePrediction
-) -> dict[Verdict, NDArray[np.bool_]]:
+def _find_reasons(overlaps: Overlaps, prediction: InstancePrediction) -> dict[Verdict, BoolArray]:
     """Find the pairs of a prediction and an instance that explain a verdict, bool (M, G) each."""
     counts = overlaps.is_large
-    has_wrong_class = (overlaps.ious > IOU_THRESHOLD) & ~overlaps.has_class & counts
+    sizes = overlaps.sizes
+    is_above = overlaps.ious > IOU_THRESHOLD
+    has_wrong_class = is_above & ~overlaps.has_class
+    has_wrong_class &= counts
 
     # The prediction contains most of the instance, and most of another one.
-    merges = (overlaps.common / overlaps.sizes > _MOST) & counts
-    merges[merges.sum(axis=1) < 2] = False
+    merges = overlaps.common / sizes > _MOST
+    merges &= counts
+    merged_counts = merges.sum(axis=1)
+    merges[merged_counts < 2] = False
 
     # The instance contains most of the prediction, and is mostly covered by such parts.
-    is_part = (overlaps.common / overlaps.pred_sizes[:, np.newaxis] > _MOST) & counts
-    masks = np.asarray(prediction.masks, np.bool_)[overlaps.predictions]
-    for instance in range(len(overlaps.sizes)):
-        parts = is_part[:, instance]
-        is_covered = masks[parts].any(axis=0) & (overlaps.numbers == instance + 1)
-        share = np.count_nonzero(is_covered) / overlaps.sizes[instance]
-        if np.count_nonzero(parts) < 2 or share <= _MOST:
+    pred_sizes = overlaps.pred_sizes[:, np.newaxis]
+    is_part = overlaps.common / pred_sizes > _MOST
+    is_part &= counts
+    masks = np.asarray(prediction.masks, np.bool_)
+    masks = masks[overlaps.predictions]
+    for instance, size in enumerate(sizes.tolist()):
+        parts = masks[is_part[:, instance]]
+        is_inside = overlaps.numbers == instance + 1
+        is_covered = parts.any(axis=0) & is_inside
+        covered = np.count_nonzero(is_covered)
+        if len(parts) < 2 or covered <= _MOST * size:
             is_part[:, instance] = False
     return {Verdict.WRONG_CLASS: has_wrong_class, Verdict.MERGED: merges, Verdict.SPLIT: is_part}
 
 
 def _judge_instances(
-    overlaps: Overlaps, matching: Matching, reasons: dict[Verdict, NDArray[np.bool_]]
-) -> NDArray[np.int64]:
+    overlaps: Overlaps, matching: Matching, reasons: dict[Verdict, BoolArray]
+) -> IntArray:
     """Give a verdict on each instance, (G,); -1 on those that do not count."""
-    verdicts = np.full(len(overlaps.sizes), Verdict.MISSED, np.int64)
+    count = len(overlaps.sizes)
+    verdicts = np.full(count, Verdict.MISSED, np.int64)
     # Later verdicts replace earlier ones.
     for verdict in _PRECEDENCE:
-        verdicts[reasons[verdict].any(axis=0)] = verdict
+        is_explained = reasons[verdict].any(axis=0)
+        verdicts[is_explained] = verdict
     verdicts[matching.is_matched] = Verdict.MATCHED
     verdicts[~overlaps.is_large] = _NONE
     return verdicts
@@ -177,9 +189,9 @@ def _judge_instances(
 def _judge_predictions(
     overlaps: Overlaps,
     matching: Matching,
-    reasons: dict[Verdict, NDArray[np.bool_]],
-    of_instances: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    reasons: dict[Verdict, BoolArray],
+    of_instances: IntArray,
+) -> IntArray:
     """Give a verdict on each prediction, (M,); -1 on those that count neither way."""
     is_wrong = np.zeros(len(overlaps.labels), np.bool_)
     is_wrong[matching.wrong] = True
@@ -189,7 +201,8 @@ def _judge_predictions(
         if verdict is Verdict.SPLIT:
             # A part is not wrong because of a split if its instance has a match nevertheless.
             explains = explains & (of_instances == Verdict.SPLIT)
-        verdicts[is_wrong & explains.any(axis=1)] = verdict
+        is_explained = explains.any(axis=1)
+        verdicts[is_wrong & is_explained] = verdict
     verdicts[matching.correct] = Verdict.MATCHED
     return verdicts
 
@@ -197,59 +210,73 @@ def _judge_predictions(
 def _judge_vertices(
     prediction: InstancePrediction,
     overlaps: Overlaps,
-    of_instances: NDArray[np.int64],
-    of_predictions: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    of_instances: IntArray,
+    of_predictions: IntArray,
+) -> IntArray:
     """Give a verdict on each vertex, (V,); see `Judgement`."""
     # Number 0 is void.
     verdicts = np.append(_NONE, of_instances)[overlaps.numbers]
     # A row more: the index -1, for no mask, leads to it.
-    of_masks = np.full(len(np.asarray(prediction.labels)) + 1, _NONE)
+    mask_count = len(np.asarray(prediction.labels))
+    of_masks = np.full(mask_count + 1, _NONE)
     of_masks[overlaps.predictions] = of_predictions
-    is_false = of_masks[find_top_masks(prediction)] == Verdict.FALSE_POSITIVE
-    has_no_fault = (verdicts == _NONE) | (verdicts == Verdict.MATCHED)
+    of_top_masks = of_masks[find_top_masks(prediction)]
+    is_false = of_top_masks == Verdict.FALSE_POSITIVE
+    has_no_fault = np.isin(verdicts, [_NONE, Verdict.MATCHED])
     return np.where(is_false & has_no_fault, Verdict.FALSE_POSITIVE, verdicts)
 
 
-def _name_verdicts(numbers: NDArray[np.integer], verdicts: NDArray[np.int64]) -> dict[int, Verdict]:
+def _name_verdicts(numbers: NDArray[np.integer], verdicts: IntArray) -> dict[int, Verdict]:
     """Return the verdicts by number, without those that are none."""
-    pairs = zip(numbers.tolist(), verdicts.tolist(), strict=True)
-    return {number: Verdict(verdict) for number, verdict in pairs if verdict != _NONE}
+    named = {}
+    for number, verdict in zip(numbers.tolist(), verdicts.tolist(), strict=True):
+        if verdict != _NONE:
+            named[number] = Verdict(verdict)
+    return named
 
 
 def _list_pairs(
     overlaps: Overlaps,
     matching: Matching,
-    reasons: dict[Verdict, NDArray[np.bool_]],
-    of_instances: NDArray[np.int64],
-    of_predictions: NDArray[np.int64],
+    reasons: dict[Verdict, BoolArray],
+    of_instances: IntArray,
+    of_predictions: IntArray,
 ) -> tuple[Pair, ...]:
     """List what explains the verdicts, sorted by verdict."""
-    ious = overlaps.ious
+    # A row and a column more: the index -1, for none, leads to them.
+    ious = np.pad(overlaps.ious, (0, 1))
+    instances = [*overlaps.instances.tolist(), None]
+    predictions = [*overlaps.predictions.tolist(), None]
     pairs = []
 
-    def add(verdict: Verdict, row: int | None, column: int | None) -> None:
-        instance = None if column is None else int(overlaps.instances[column])
-        mask = None if row is None else int(overlaps.predictions[row])
-        iou = 0.0 if row is None or column is None else float(ious[row, column])
-        pairs.append(Pair(verdict, instance, mask, iou))
+    def add(verdict: Verdict, row: int, column: int) -> None:
+        iou = float(ious[row, column])
+        pairs.append(Pair(verdict, instances[column], predictions[row], iou))
 
-    matched = np.flatnonzero(matching.is_matched).tolist()
-    for row, column in zip(matching.correct, matched, strict=True):
+    matched = np.flatnonzero(matching.is_matched)
+    for row, column in zip(matching.correct, matched.tolist(), strict=True):
         add(Verdict.MATCHED, row, column)
     for verdict, explains in reasons.items():
-        is_judged = (of_instances == verdict) | (of_predictions == verdict)[:, np.newaxis]
-        for row, column in np.argwhere(explains & is_judged).tolist():
+        is_of_instance = of_instances == verdict
+        is_of_prediction = of_predictions == verdict
+        is_judged = is_of_prediction[:, np.newaxis] | is_of_instance
+        cells = np.argwhere(explains & is_judged)
+        for row, column in cells.tolist():
             add(verdict, row, column)
-    for column in np.flatnonzero(of_instances == Verdict.MISSED).tolist():
-        add(Verdict.MISSED, _find_largest(ious[:, column]), column)
-    for row in np.flatnonzero(of_predictions == Verdict.FALSE_POSITIVE).tolist():
-        add(Verdict.FALSE_POSITIVE, row, _find_largest(ious[row]))
-    return tuple(sorted(pairs, key=lambda pair: pair.verdict))
+    missed = np.flatnonzero(of_instances == Verdict.MISSED)
+    for column in missed.tolist():
+        nearest = _find_largest(ious[:, column])
+        add(Verdict.MISSED, nearest, column)
+    false = np.flatnonzero(of_predictions == Verdict.FALSE_POSITIVE)
+    for row in false.tolist():
+        nearest = _find_largest(ious[row])
+        add(Verdict.FALSE_POSITIVE, row, nearest)
+    pairs.sort(key=lambda pair: pair.verdict)
+    return tuple(pairs)
 
 
-def _find_largest(values: NDArray[np.float64]) -> int | None:
-    """Return the index of the largest value; None if none is above 0."""
+def _find_largest(values: FloatArray) -> int:
+    """Return the index of the largest value; -1 if none is above 0."""
     if not values.any():
-        return None
+        return _NONE
     return int(values.argmax())

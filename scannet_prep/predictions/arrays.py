@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import open_file
 from scannet_prep.errors import ContentError, FileError, ScanNetPrepError
+from scannet_prep.evaluation.scores import IntArray, describe_array
 
 _MAX_BYTES = 1 << 36
 _NUMBER = re.compile(rb"[ \t]*-?[0-9]{1,18}[ \t]*")
@@ -42,14 +44,16 @@ def load_arrays(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
             if isinstance(loaded, np.ndarray):
                 loaded = {"": loaded}
             names = ", ".join(loaded) or "none"
-            arrays = {key: loaded[key] for key in keys if key in loaded}
+            there = [key for key in keys if key in loaded]
+            arrays = {key: loaded[key] for key in there}
     except ScanNetPrepError:
         raise
     except Exception as error:  # noqa: BLE001 - damaged files make NumPy raise errors of any kind
         raise FileError(path, f"cannot be read as {path.suffix}: {error}") from None
     for key in keys:
         if key not in arrays:
-            raise FileError(path, f"has no array {key or 'of an .npy file'}, only: {names:.200}")
+            name = key or "of an .npy file"
+            raise FileError(path, f"has no array {name}, only: {names:.200}")
     return arrays
 
 
@@ -63,19 +67,23 @@ def load_scores(path: Path, class_count: int) -> NDArray[np.floating[Any]]:
         FileError: The file cannot be read, does not contain scores of this shape, or contains NaN.
     """
     scores = load_arrays(path, "prob")["prob"]
-    column_count = scores.shape[1] if scores.ndim == 2 else 0
-    if column_count != class_count + 1 or scores.dtype.kind != "f":
-        problem = f"prob: found {scores.dtype} {scores.shape}"
-        expected = f"expected floats (vertices, {class_count + 1})"
+    column_count = 0
+    if scores.ndim == 2:
+        column_count = scores.shape[1]
+    expected_count = class_count + 1
+    if column_count != expected_count or scores.dtype.kind != "f":
+        found = describe_array(scores)
+        problem = f"prob: found {found}, expected floats (vertices, {expected_count})"
         hint = _LABEL_SET_HINTS.get(column_count, "")
-        raise FileError(path, f"{problem}, {expected}", hint)
+        raise FileError(path, problem, hint)
     # The maximum is NaN if one of the scores is; this needs no array of V x (K + 1) bools.
-    if np.isnan(scores.max(initial=0)):
+    largest = scores.max(initial=0)
+    if np.isnan(largest):
         raise FileError(path, "prob: found NaN, expected numbers")
     return scores
 
 
-def parse_lines(text: bytes) -> NDArray[np.int64]:
+def parse_lines(text: bytes) -> IntArray:
     """Parse a text of one whole number per line.
 
     Lines may end in CR LF. The last line needs no end of line.
@@ -86,20 +94,24 @@ def parse_lines(text: bytes) -> NDArray[np.int64]:
     Raises:
         ContentError: A line is not a whole number. The message contains its line number.
     """
-    lines = text.replace(b"\r\n", b"\n").rstrip(b"\n")
+    text = text.replace(b"\r\n", b"\n").rstrip(b"\n")
     # A shortcut for numbers of one digit each, as in masks: digits and ends of lines alternate.
-    codes = np.frombuffer(lines, np.uint8)
+    codes = np.frombuffer(text, np.uint8)
     digits = codes[::2] - ord("0")
-    if len(codes) % 2 and (codes[1::2] == ord("\n")).all() and (digits < 10).all():
+    ends = codes[1::2]
+    has_ends = len(digits) > len(ends) and (ends == ord("\n")).all()
+    if has_ends and digits.max() < 10:
         return digits.astype(np.int64)
-    try:
-        numbers = np.fromstring(lines, np.int64, sep="\n")
-    except (ValueError, DeprecationWarning):
-        numbers = np.zeros(0, np.int64)
-    if len(numbers) != lines.count(b"\n") + bool(lines):
-        for line_number, line in enumerate(lines.split(b"\n"), start=1):
-            if not _NUMBER.fullmatch(line):
-                # 40 letters of b'...', without the b.
-                shown = repr(line)[1:42]
-                raise ContentError(f"line {line_number:,}: found {shown}, expected a whole number")
+    numbers = np.zeros(0, np.int64)
+    with suppress(ValueError, DeprecationWarning):
+        numbers = np.fromstring(text, np.int64, sep="\n")
+    lines = text.split(b"\n") if text else []
+    if len(numbers) == len(lines):
+        return numbers
+    for line_number, line in enumerate(lines, start=1):
+        if not _NUMBER.fullmatch(line):
+            # 40 letters of b'...', without the b.
+            shown = repr(line)[1:42]
+            found = f"line {line_number:,}: found {shown}"
+            raise ContentError(f"{found}, expected a whole number")
     return numbers

@@ -11,7 +11,8 @@ result is silently wrong. The evidence:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
+from scannet_prep.evaluation.scores import BoolArray, FloatArray, IntArray
 from scannet_prep.predictions.numberings import (
     FIRST_ID,
     LAST_ID,
@@ -60,11 +62,13 @@ class IdCounts:
         self._task = predictions.task
         self._label_set = predictions.label_set
         self._declared = predictions.numbering
-        self.counts = np.zeros((len(self._label_set) + 1, LAST_ID - FIRST_ID + 1), np.int64)
+        row_count = len(self._label_set) + 1
+        column_count = LAST_ID - FIRST_ID + 1
+        self.counts = np.zeros((row_count, column_count), np.int64)
 
     def add(
         self,
-        ids: NDArray[np.int64],
+        ids: IntArray,
         prediction: Any,  # noqa: ANN401 - by task, see `Predictions.read`
         true_labels: NDArray[np.integer] | None = None,
     ) -> None:
@@ -82,14 +86,19 @@ class IdCounts:
         elif true_labels is not None:
             rows = _find_mask_classes(prediction.masks, true_labels)
         row_count, column_count = self.counts.shape
-        columns = np.clip(ids, FIRST_ID, LAST_ID) - FIRST_ID
         # Row -1 is the last one.
-        cells = np.bincount(rows % row_count * column_count + columns, minlength=self.counts.size)
-        self.counts += cells.reshape(self.counts.shape)
+        cells = rows % row_count
+        cells *= column_count
+        cells += np.clip(ids, FIRST_ID, LAST_ID)
+        cells -= FIRST_ID
+        counts = np.bincount(cells, minlength=self.counts.size)
+        self.counts += counts.reshape(self.counts.shape)
 
     def find_unknown(self) -> dict[int, int]:
         """Count the ids that are none of the classes, in ascending order."""
-        return _without(_count(self.counts), self._declared.train_ids)
+        id_counts = _count(self.counts)
+        unknown_ids = id_counts.keys() - self._declared.train_ids.keys()
+        return {number: id_counts[number] for number in sorted(unknown_ids)}
 
     def check(self, place: Path, *, is_submission: bool = False, is_forced: bool = False) -> str:
         """Check the ids of all predictions after the files have been read.
@@ -105,17 +114,23 @@ class IdCounts:
         Raises:
             FileError: Ids are none of the classes, or have another numbering or label set.
         """
-        has_truth = bool(self.counts[:-1].any())
-        # Vertices without a class in the ground truth do not count.
-        is_partial = has_truth and self._task == "semantic"
-        id_counts = _count(self.counts[:-1] if is_partial else self.counts)
-        possible_ids = self._declared.ids_of(self._task if is_submission else "semantic")
-        strays = _without(id_counts, possible_ids | self._declared.unlabeled_ids)
+        declared = self._declared
+        counts = self.counts
+        has_truth = bool(counts[:-1].any())
+        if has_truth and self._task == "semantic":
+            # Vertices without a class in the ground truth do not count.
+            counts = counts[:-1]
+        id_counts = _count(counts)
+        possible_ids = set(declared.train_ids)
+        if is_submission:
+            possible_ids = declared.ids_of(self._task)
+        possible_ids |= declared.unlabeled_ids
         problems = []
+        strays = id_counts.keys() - possible_ids
         if strays:
             problems.append(
-                f"{_share(strays, id_counts)} predicted ids are no class that networks for "
-                f"{self._task} segmentation predict ({self._declared.name}): {_list_ids(strays)}"
+                f"{_share(id_counts, strays)} predicted ids are no class that networks for "
+                f"{self._task} segmentation predict ({declared.name}): {_list_ids(strays)}"
             )
         actual = None
         if has_truth:
@@ -125,8 +140,12 @@ class IdCounts:
         problem = "; ".join(problems)
         if not problem or is_forced:
             return problem
-        hint = _HINT_UNKNOWN if actual is None else actual.describe_remedy(self._declared)
-        raise FileError(place, problem, hint if has_truth else f"{hint}; {_HINT_EVALUATE}")
+        hint = _HINT_UNKNOWN
+        if actual is not None:
+            hint = actual.describe_remedy(declared)
+        if not has_truth:
+            hint = f"{hint}; {_HINT_EVALUATE}"
+        raise FileError(place, problem, hint)
 
     def _find_by_truth(self, problems: list[str]) -> Numbering | None:
         """Find the numbering that agrees best with the ground truth.
@@ -137,38 +156,50 @@ class IdCounts:
         Returns:
             The numbering; None if the declared one agrees best, or not clearly worse.
         """
-        numberings = list_numberings(self._label_set, self._task)
-        best = max(numberings, key=lambda each: self._measure_recalls(each).mean())
-        recalls = self._measure_recalls(best)
-        found = self._measure_recalls(self._declared).mean()
+        best = self._declared
+        found = highest = self._measure_recalls(best).mean()
+        for numbering in list_numberings(self._label_set, self._task):
+            recalls = self._measure_recalls(numbering)
+            recall = recalls.mean()
+            if recall > highest and np.count_nonzero(recalls) >= _MIN_CLASSES:
+                best = numbering
+                highest = recall
         # Ids that are no class are evidence by themselves.
         least_gain = 0.0 if problems else _MIN_GAIN
-        if recalls.mean() <= found + least_gain or np.count_nonzero(recalls) < _MIN_CLASSES:
+        if highest <= found + least_gain:
             return None
         problems.append(
             f"read as {self._declared.name}, {found:.1%} of a class agree with the ground truth "
-            f"on average, but {recalls.mean():.1%} as {best.name}"
+            f"on average, but {highest:.1%} as {best.name}"
         )
         return best
 
-    def _measure_recalls(self, numbering: Numbering) -> NDArray[np.float64]:
+    def _measure_recalls(self, numbering: Numbering) -> FloatArray:
         """Measure how much of each class in the ground truth a numbering makes right, from 0 to 1.
 
         Label sets are compared by the nyu40 ids of their classes: ScanNet20's chair agrees with
         ScanNet200's armchair.
         """
-        truth = np.arange(len(self._label_set))
-        predicted = numbering.find_classes(np.arange(FIRST_ID, LAST_ID + 1))
+        class_count = len(self._label_set)
+        truth = np.arange(class_count)
+        all_ids = np.arange(FIRST_ID, LAST_ID + 1)
+        predicted = numbering.find_classes(all_ids)
         if numbering.label_set != self._label_set:
             truth = to_scannet20(self._label_set)
-            predicted = np.append(to_scannet20(numbering.label_set), -1)[predicted]
-        agrees = (truth[:, None] == predicted) & (predicted >= 0)
+            # The last entry is for -1.
+            classes = np.append(to_scannet20(numbering.label_set), -1)
+            predicted = classes[predicted]
+        is_equal = truth[:, None] == predicted
+        has_class = predicted >= 0
+        agrees = is_equal & has_class
         counts = self.counts[:-1]
         totals = counts.sum(axis=1)
-        hits = (counts * agrees).sum(axis=1)
-        return np.asarray(hits[totals > 0] / totals[totals > 0])
+        hits = np.sum(counts, axis=1, where=agrees)
+        is_present = totals > 0
+        recalls = hits[is_present] / totals[is_present]
+        return np.asarray(recalls)
 
-    def _find_by_ids(self, id_counts: Mapping[int, int], problems: list[str]) -> Numbering | None:
+    def _find_by_ids(self, id_counts: Counter[int], problems: list[str]) -> Numbering | None:
         """Find the numbering that explains all ids, and most of whose classes occur.
 
         Args:
@@ -180,18 +211,24 @@ class IdCounts:
         """
         declared = self._declared
         if self._task == "semantic":
-            unlabeled = _without(id_counts, id_counts.keys() - declared.unlabeled_ids)
-            if sum(unlabeled.values()) > _MAX_UNLABELED_SHARE * sum(id_counts.values()):
-                problems.append(f"{_share(unlabeled, id_counts)} vertices are unlabeled")
-            if next(iter(declared.train_ids)) not in id_counts:
+            unlabeled_ids = declared.unlabeled_ids
+            unlabeled = sum(id_counts[number] for number in unlabeled_ids)
+            if unlabeled > _MAX_UNLABELED_SHARE * id_counts.total():
+                share = _share(id_counts, unlabeled_ids)
+                problems.append(f"{share} vertices are unlabeled")
+            wall, *_ = declared.train_ids
+            if wall not in id_counts:
                 problems.append(f"no vertex is predicted as wall ({declared.name})")
         best = declared
         least_missing = _MAX_MISSING_SHARE
-        for numbering in [declared, *list_numberings(self._label_set, self._task)]:
+        others = list_numberings(self._label_set, self._task)
+        for numbering in [declared, *others]:
             ids = numbering.ids_of(self._task)
-            missing = len(ids - id_counts.keys()) / len(ids)
-            is_fitting = id_counts.keys() <= ids | numbering.unlabeled_ids
-            if is_fitting and missing < least_missing:
+            missing_ids = ids - id_counts.keys()
+            missing = len(missing_ids) / len(ids)
+            impossible_ids = id_counts.keys() - ids
+            impossible_ids -= numbering.unlabeled_ids
+            if missing < least_missing and not impossible_ids:
                 best = numbering
                 least_missing = missing
         # A network of ScanNet20, whose ids are read as those of ScanNet200.
@@ -202,19 +239,18 @@ class IdCounts:
         return best
 
 
-def _count(counts: NDArray[np.int64]) -> dict[int, int]:
-    """Count the ids that occur, in ascending order."""
-    totals = counts.sum(axis=0).tolist()
-    return {number: total for number, total in enumerate(totals, FIRST_ID) if total}
+def _count(counts: IntArray) -> Counter[int]:
+    """Count the ids that occur."""
+    id_counts: Counter[int] = Counter()
+    totals = counts.sum(axis=0)
+    counted = enumerate(totals.tolist(), FIRST_ID)
+    for number, count in counted:
+        if count:
+            id_counts[number] = count
+    return id_counts
 
 
-def _without(id_counts: Mapping[int, int], ids: Collection[int]) -> dict[int, int]:
-    return {number: count for number, count in id_counts.items() if number not in ids}
-
-
-def _find_mask_classes(
-    masks: NDArray[np.bool_], true_labels: NDArray[np.integer]
-) -> NDArray[np.int64]:
+def _find_mask_classes(masks: BoolArray, true_labels: NDArray[np.integer]) -> IntArray:
     """Find the most frequent class of the ground truth in each mask, int64 (M,); -1 for none.
 
     Args:
@@ -226,15 +262,19 @@ def _find_mask_classes(
     has_label = labels >= 0
     classes = []
     for mask in masks[:, ::_VERTEX_STEP]:
-        counts = np.bincount(labels[mask & has_label])
-        classes.append(counts.argmax() if len(counts) else -1)
+        labels_in_mask = labels[mask & has_label]
+        counts = np.bincount(labels_in_mask, minlength=1)
+        classes.append(counts.argmax() if counts.any() else -1)
     return np.array(classes, np.int64)
 
 
-def _share(part: Mapping[int, int], id_counts: Mapping[int, int]) -> str:
-    return f"{sum(part.values()):,} of {sum(id_counts.values()):,}"
+def _share(id_counts: Counter[int], ids: Collection[int]) -> str:
+    count = sum(id_counts[number] for number in ids)
+    total = id_counts.total()
+    return f"{count:,} of {total:,}"
 
 
 def _list_ids(ids: Collection[int]) -> str:
     """List the first few ids, for messages."""
-    return list_some([str(number) for number in sorted(ids)], _MAX_LISTED_IDS)
+    names = map(str, sorted(ids))
+    return list_some(list(names), _MAX_LISTED_IDS)

@@ -15,7 +15,7 @@ from scannet_prep.base.files import read_file
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
-from scannet_prep.evaluation.scores import check_integers
+from scannet_prep.evaluation.scores import BoolArray, IntArray, check_integers
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
 from scannet_prep.predictions.numberings import Numbering, Task, declared_numbering
 from scannet_prep.release.label_sets import LabelSet
@@ -52,12 +52,14 @@ class Predictions:
     @property
     def folder(self) -> Path:
         """The folder of the predictions."""
-        return next(iter(self.paths.values())).parent
+        path, *_ = self.paths.values()
+        return path.parent
 
     @property
     def has_raw_ids(self) -> bool:
         """Whether the predictions have raw ids (`.txt`) instead of train ids."""
-        return next(iter(self.paths.values())).suffix == ".txt"
+        path, *_ = self.paths.values()
+        return path.suffix == ".txt"
 
     @property
     def numbering(self) -> Numbering:
@@ -72,11 +74,13 @@ class Predictions:
         """
         missing = sorted(set(scene_ids) - self.paths.keys())
         if missing:
-            count = f"{len(missing):,} of {count_of(len(scene_ids), 'scene')}"
-            problem = f"has no predictions of {count}: {list_some(missing)}"
+            count = len(missing)
+            names = list_some(missing)
+            scenes = count_of(len(scene_ids), "scene")
+            problem = f"has no predictions of {count:,} of {scenes}: {names}"
             raise MissingFileError(self.folder, problem, hint)
 
-    def read(self, scene_id: str, vertex_count: int) -> tuple[Any, NDArray[np.int64]]:
+    def read(self, scene_id: str, vertex_count: int) -> tuple[Any, IntArray]:
         """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
 
         | task | file | content |
@@ -102,23 +106,29 @@ class Predictions:
         path = self.paths[scene_id]
         try:
             if self.task == "semantic":
-                ids = check_integers(self._read_vertex_ids(path), "prediction", vertex_count)
+                ids = self._read_vertex_ids(path)
+                ids = check_integers(ids, "prediction", vertex_count)
                 return self.numbering.find_classes(ids), ids
             if self.has_raw_ids:
-                arrays = _read_list(path, vertex_count)
+                instances = _read_list(path, vertex_count)
             else:
                 # The arrays in the file have the names of the fields: masks, labels, scores.
                 arrays = load_arrays(path, *InstancePrediction._fields)
-            masks, ids, scores = check_prediction(InstancePrediction(**arrays), vertex_count)
+                instances = InstancePrediction(**arrays)
+            masks, ids, scores = check_prediction(instances, vertex_count)
         except ContentError as error:
             raise FileError(path, error.message, error.hint) from None
-        return InstancePrediction(masks, self.numbering.find_classes(ids), scores), ids
+        classes = self.numbering.find_classes(ids)
+        return InstancePrediction(masks, classes, scores), ids
 
     def _read_vertex_ids(self, path: Path) -> NDArray[Any]:
         """Read the id of each vertex, (V,), without mapping it to a train id."""
         if path.name.endswith(_OCTFORMER_ENDING):
+            class_count = len(self.label_set)
+            scores = load_scores(path, class_count)
+            columns = scores.argmax(axis=1)
             # The first column, for unlabeled, becomes -1.
-            return np.asarray(load_scores(path, len(self.label_set)).argmax(axis=1) - 1)
+            return np.asarray(columns - 1)
         if self.has_raw_ids:
             return parse_lines(read_file(path))
         return load_arrays(path)[""]  # the name of the only array of an `.npy` file
@@ -147,61 +157,71 @@ def find_predictions(
     for path in sorted(folder.iterdir()):
         for ending in _ENDINGS[task]:
             scene_id = path.name.removesuffix(ending)
-            is_scene = scene_id in processed_ids or SceneId.is_of_release(scene_id)
-            if scene_id == path.name or not is_scene:
+            has_ending = scene_id != path.name
+            is_of_release = SceneId.is_of_release(scene_id)
+            is_scene = is_of_release or scene_id in processed_ids
+            if not (has_ending and is_scene):
                 continue
             if scene_id in paths:
-                problem = f"has {paths[scene_id].name} and {path.name}"
+                other_name = paths[scene_id].name
                 raise UsageError(
-                    f"{folder}: {problem}, expected one prediction per scene", "remove one of them"
+                    f"{folder}: has {other_name} and {path.name}, expected one prediction per "
+                    "scene",
+                    "remove one of them",
                 )
             paths[scene_id] = path
     if not paths:
-        names = " or ".join(f"<scene>{ending}" for ending in _ENDINGS[task])
-        hint = f"expected {names} in this folder"
+        endings = ", ".join(_ENDINGS[task])
+        hint = f"expected a file in this folder for each scene: its id and one of {endings}"
         raise MissingFileError(folder, f"has no {task} predictions", hint)
-    if len({path.suffix == ".txt" for path in paths.values()}) > 1:
+    kinds = {path.suffix == ".txt" for path in paths.values()}
+    if len(kinds) > 1:
         problem = "has .txt files, which hold raw ids, and arrays, which hold train ids"
         raise UsageError(f"{folder}: {problem}, expected one of the two", "use two folders")
     return Predictions(task, label_set, paths)
 
 
-def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
+def _read_list(path: Path, vertex_count: int) -> InstancePrediction:
     """Read the benchmark's list of instances, with a line per mask, and the masks themselves.
 
     Returns:
-        `masks`, bool (M, V), `labels`, raw ids, int64 (M,), and `scores`, float64 (M,).
+        Masks, bool (M, V), raw ids, int64 (M,), and confidences, float64 (M,).
 
     Raises:
         ContentError: A line is not as expected.
         FileError: A mask cannot be read, or is not as expected.
     """
-    masks: dict[Path, NDArray[np.bool_]] = {}
+    masks: dict[Path, BoolArray] = {}
     labels: list[int] = []
     scores: list[float] = []
-    text = read_file(path).decode("utf-8", "replace")
-    for line_number, line in enumerate(text.splitlines(), start=1):
+    data = read_file(path)
+    text = data.decode("utf-8", "replace")
+    lines = text.splitlines()
+    for line_number, line in enumerate(lines, start=1):
         problem = f"line {line_number:,}: found {line!r:.80}"
         match = _LIST_LINE.fullmatch(line)
         if match is None:
             expected = "expected path, id and confidence, separated by single blanks"
             raise ContentError(f"{problem}, {expected}")
         name = Path(match[1])
-        if name.is_absolute() or ".." in name.parts or name in masks:
+        is_outside = name.is_absolute() or ".." in name.parts
+        if is_outside or name in masks:
             expected = "expected the path of another mask, inside this folder"
             raise ContentError(f"{problem}, {expected}")
         masks[name] = _read_mask(path.parent / name, vertex_count)
         labels.append(int(match[2]))
         scores.append(float(match[3]))
-    return {
-        # An array of an empty list would have no columns.
-        "masks": np.array(list(masks.values())).reshape(len(masks), vertex_count),
-        "labels": np.array(labels, np.int64),
-        "scores": np.array(scores, np.float64),
-    }
+    rows = np.array(list(masks.values()), np.bool_)
+    # An array of an empty list has no columns.
+    shape = (len(masks), vertex_count)
+    return InstancePrediction(
+        masks=rows.reshape(shape),
+        labels=np.array(labels, np.int64),
+        scores=np.array(scores, np.float64),
+    )
 
 
-def _read_mask(path: Path, vertex_count: int) -> NDArray[np.bool_]:
+def _read_mask(path: Path, vertex_count: int) -> BoolArray:
     """Read a mask, bool (V,), from a file of one number per vertex.
 
     Raises:
@@ -209,7 +229,8 @@ def _read_mask(path: Path, vertex_count: int) -> NDArray[np.bool_]:
     """
     # A ContentError names no file: `Predictions.read` would add the name of the list, not the mask.
     try:
-        numbers = check_integers(parse_lines(read_file(path)), "mask", vertex_count)
+        numbers = parse_lines(read_file(path))
+        numbers = check_integers(numbers, "mask", vertex_count)
     except ContentError as error:
         raise FileError(path, error.message) from None
     return np.asarray(numbers != 0)

@@ -13,14 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
-from scannet_prep.evaluation.scores import ScoreTable
+from scannet_prep.evaluation.scores import IntArray, ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
@@ -32,7 +29,6 @@ from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.source.place import open_processed
 from scannet_prep.stages.selection import Selection
-from scannet_prep.view.confusion import draw_confusion
 
 SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
 """The class that computes the scores of a task."""
@@ -101,8 +97,8 @@ def run(
         allows_missing: Skip scenes without a prediction instead of raising an error.
         scores_path: CSV file for a table of the scenes, the worst scene first, with totals, means
             over all classes, and IoU or AP by class. None to write none.
-        confusion_path: File for the confusion matrix of semantic predictions: a picture if its name
-            ends in `.svg`, otherwise CSV. None to write none.
+        confusion_path: CSV file for the confusion matrix of semantic predictions. None to write
+            none.
         is_class_agnostic: Score masks alone, whatever their ids; see `InstanceScores`.
         is_forced: Accept ids that look wrong; see `IdCounts.check`.
         progress: Progress display, advanced by each scene.
@@ -228,14 +224,10 @@ def _write_scene_scores(path: Path, rows: list[dict[str, Any]], score: str) -> N
     write_atomically(path, [table.to_csv(index=False).encode()])
 
 
-def _write_confusion(path: Path, confusion: NDArray[np.int64], label_set: LabelSet) -> None:
-    """Write a confusion matrix, as a picture to an `.svg` file, otherwise as CSV."""
+def _write_confusion(path: Path, confusion: IntArray, label_set: LabelSet) -> None:
+    """Write a CSV table of a confusion matrix, with a row per class of the ground truth."""
     import pandas as pd
 
     names = list(label_set.names)
-    if path.suffix == ".svg":
-        text = draw_confusion(confusion, names)
-    else:
-        matrix = pd.DataFrame(confusion, index=names, columns=[*names, "(none)"])
-        text = matrix.to_csv(index_label="ground truth")
-    write_atomically(path, [text.encode()])
+    matrix = pd.DataFrame(confusion, index=names, columns=[*names, "(none)"])
+    write_atomically(path, [matrix.to_csv(index_label="ground truth").encode()])
