@@ -555,20 +555,20 @@ def test_group_without_a_label_is_no_instance_of_the_benchmark(tmp_path):
 def test_lists_of_single_values(tmp_path):
     # Scenes of 0.83 and 2.17 of 3 samples.
     record = {"vertices": 8000, "counts": [1] * 20, "boxes": [], "axis_align_matrix": None}
-    records = {TRAIN_2: (Split.TRAIN, record), TRAIN: (Split.TRAIN, record | {"vertices": 21_000})}
+    records = {Split.TRAIN: {TRAIN_2: record, TRAIN: record | {"vertices": 21_000}}}
     files = find_format("mmdet3d").share(records, ExportSettings())
     (tmp_path / "a.npy").write_bytes(files["seg_info/train_resampled_scene_idxs.npy"])
     assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 1]
 
     # Python writes this number as 1e-05, which is a text in YAML 1.1.
     record = {"file_len": 6, "scene_type": None, "color_mean": [1e-05] * 3, "color_std": [0.5] * 3}
-    files = find_format("mask3d").share({TRAIN: (Split.TRAIN, record)}, ExportSettings())
+    files = find_format("mask3d").share({Split.TRAIN: {TRAIN: record}}, ExportSettings())
     (entry,) = yaml.safe_load(files["train_validation_database.yaml"])
     assert entry.items() >= record.items()
     assert yaml.safe_load(files["color_mean_std.yaml"])["mean"] == [1e-05] * 3
 
     # Without train scenes, the moments are those of the train split of the release.
-    files = find_format("mask3d").share({VAL: (Split.VAL, record)}, ExportSettings())
+    files = find_format("mask3d").share({Split.VAL: {VAL: record}}, ExportSettings())
     means = yaml.safe_load(files["color_mean_std.yaml"])["mean"]
     assert means == [0.47793125906962, 0.4303257521323044, 0.3749598901421883]
 

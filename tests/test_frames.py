@@ -377,11 +377,11 @@ def test_folder_has_one_set_of_options(streams_dir, out_dir):
     for words in (("--every", "2"), ("--at-most", "3"), ("--layout", "mmdet3d")):
         outcome = extract(streams_dir, out_dir, *words)
         assert outcome.status == 2
-        assert "holds frames with other options: every: 3, " in outcome.json["message"]
+        assert "scene0000_00 has frames with other options: every: 3, " in outcome.json["message"]
         assert digests(out_dir) == before
     edit_json(out_dir / VAL / "frames.json", lambda record: record["options"].update(every=5))
     outcome = extract(streams_dir, out_dir)
-    assert "holds frames with different options" in outcome.json["message"]
+    assert f"{VAL} has frames with other options: every: 5, " in outcome.json["message"]
 
 
 def test_scenes_are_selected_and_those_without_stream_left_out(raw_dir, out_dir, whole_dir):

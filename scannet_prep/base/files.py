@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -273,6 +273,14 @@ def has_content(path: Path, data: Buffer) -> bool:
         # A longer file is not read: it raises FileError.
         return read_file(path, max_bytes=len(data)) == data
     except FileError:
+        return False
+
+
+def have_sizes(folder: Path, sizes: Mapping[str, int]) -> bool:
+    """Whether all files of a folder are there, with these sizes in bytes by name."""
+    try:
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except OSError:
         return False
 
 

@@ -38,13 +38,12 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command, and the list of the formats."""
     formats = [f"  {name:<14}{summary}" for name, (_, summary) in FORMATS.items()]
     parser.description = "\n".join([f"{parser.description}\n\nformats:", *formats])
-    parser.add_argument(
+    shared.add_path_argument(
+        parser,
         "place",
-        type=shared.place_argument,
-        nargs="?",
-        default=Path("data/processed"),
         metavar="PLACE",
-        help="processed folder, or the path or address of an archive (default: data/processed)",
+        default="data/processed",
+        text="processed folder, or the path or address of an archive",
     )
     parser.add_argument(
         "--format",
@@ -144,7 +143,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         )
     size = f"{count_of(report.files, 'file')}, {format_bytes(report.size_bytes)}"
     lines = summarize_run(report, size, console.seconds)
-    return Outcome(report, lines, report.failures, {"seconds": console.seconds})
+    return Outcome(report, lines, report.failures)
 
 
 def _describe(plan: ExportPlan) -> str:

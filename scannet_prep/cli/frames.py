@@ -33,7 +33,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes, list_some
@@ -50,22 +49,19 @@ _OPTIONS = ("every", "at_most", "size", "contents", "label_set", "layout", "keep
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
+    shared.add_path_argument(
+        parser,
         "raw",
-        nargs="?",
-        type=shared.path_argument,
-        default=Path("data/ScanNet"),
         metavar="RAW",
-        help="folder with scans/ and scans_test/, or with the scene folders "
-        "(default: data/ScanNet)",
+        default="data/ScanNet",
+        text="folder with scans/ and scans_test/, or with the scene folders",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=shared.path_argument,
-        default=Path("data/frames"),
+    shared.add_path_argument(
+        parser,
+        *("-o", "--output"),
         metavar="DIR",
-        help="folder for the frames (default: data/frames)",
+        default="data/frames",
+        text="folder for the frames",
     )
     options = parser.add_argument_group(
         "what to extract (default: the options of the folder)", argument_default=argparse.SUPPRESS
@@ -154,8 +150,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         counts, failures = frames.count(plan, jobs=jobs, progress=console)
         reasons, lines = describe_tasks(plan.tasks)
         total = sum(scene.frames for scene in counts.values())
-        lost = sum(scene.lost for scene in counts.values())
-        lines.append(f"{count_of(total, 'frame')}, and {lost:,} without tracking")
+        lines.append(f"with {count_of(total, 'frame')}")
         planned = {
             "dry_run": True,
             "raw_dir": raw_dir,
@@ -173,12 +168,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     size = f"{count_of(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
     lines = summarize_run(report, size, console.seconds)
     if report.lost_frames:
-        verb = "written" if report.options.keeps_lost else "omitted"
-        frames_text = count_of(report.lost_frames, "frame")
-        lines.append(
-            f"{frames_text} without tracking: {verb}, and listed in frames.json of each scene"
-        )
-    return Outcome(report, lines, report.failures, {"seconds": console.seconds})
+        lines.append(f"without tracking: {report.lost_frames:,} frames, listed in frames.json")
+    return Outcome(report, lines, report.failures)
 
 
 def _describe(plan: FramesPlan) -> Iterator[str]:

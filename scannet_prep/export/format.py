@@ -22,17 +22,14 @@ from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId, Split
 
-# Largest table of lines that is made for all numbers, whether they occur or not.
-_MAX_LINES = 1 << 14
-
 FileContents: TypeAlias = dict[str, Sequence[Buffer]]
 """The content of files by name, relative to the folder of the export, with `/`."""
 
 Record: TypeAlias = Mapping[str, Any]
 """JSON values of a scene that `Format.share` needs; the manifest of the export keeps them."""
 
-Records: TypeAlias = Mapping[str, tuple[Split, Record]]
-"""Split and record of every exported scene, by scene id, sorted."""
+Records: TypeAlias = Mapping[Split, Mapping[str, Record]]
+"""The record of every exported scene, by split and scene id, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +157,8 @@ def encode_lines(
         table: The number for each index.
     """
     if table is None:
-        # All numbers up to the largest, if they are few; else only those that occur.
-        largest = int(values.max(initial=0))
-        if largest < _MAX_LINES:
-            table = np.arange(largest + 1)
-        else:
-            table, inverse = np.unique(values, return_inverse=True)
-            values = inverse.reshape(-1)
+        table, inverse = np.unique(values, return_inverse=True)
+        values = inverse.reshape(-1)
     lines = np.array([b"%d\n" % number for number in table.tolist()])
     # NumPy pads shorter lines with zero bytes, which are removed.
     padded: bytes = lines[values].tobytes()

@@ -44,13 +44,6 @@ class ExportEntry(msgspec.Struct, frozen=True):
     sizes: Mapping[str, Count]
     record: Mapping[str, Any]
 
-    def is_whole(self, out_dir: Path) -> bool:
-        """Whether all files of the scene are there, with these sizes."""
-        try:
-            return all((out_dir / name).stat().st_size == self.sizes[name] for name in self.sizes)
-        except OSError:
-            return False
-
 
 class ExportManifest(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
     """The content of an export. All of its scenes were made with the same settings.

@@ -62,21 +62,18 @@ def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContent
     scene_id = scene.meta.scene_id
     split = scene.meta.split
     # Position, colour, normal and segment of each vertex, then raw id and group, (V, 10 or 12).
-    columns: list[NDArray[Any]] = [
-        *(scene.points, scene.colors, scene.normals),
-        segments_of(scene)[:, np.newaxis],
-    ]
+    columns: list[NDArray[Any]] = [scene.points, scene.colors, scene.normals, segments_of(scene)]
     files: FileContents = {}
     record: dict[str, Any] = {"file_len": len(scene.points)}
     if split is not Split.TEST:
-        raw_ids = vertex_raw_ids(scene, settings.label_set)
-        columns += [raw_ids[:, np.newaxis], scene.instances[:, np.newaxis]]
+        columns += [vertex_raw_ids(scene, settings.label_set), scene.instances]
         content = _encode_ground_truth(scene, settings.label_set)
         files[_ground_truth_name(scene_id, split)] = [content]
         record["scene_type"] = scene.meta.scene_type
         # Mask3D uses the second name for the mean of the squares.
         record["color_mean"], record["color_std"] = _color_moments(scene.colors)
-    files[_matrix_name(scene_id, split)] = encode_npy(np.hstack(columns, dtype=np.float32))
+    matrix = np.column_stack(columns).astype(np.float32)
+    files[_matrix_name(scene_id, split)] = encode_npy(matrix)
     return files, record
 
 
@@ -104,16 +101,15 @@ def share(records: Records, settings: ExportSettings) -> Mapping[str, bytes]:
     """
     folder = f"data/processed/{settings.label_set.name.lower().removesuffix('20')}"
     entries: dict[str, list[dict[str, Any]]] = {}
-    train_records = []
-    for scene_id, (split, record) in records.items():
-        entry = _make_entry(folder, SceneId(scene_id), split, record)
-        entries.setdefault(_MODES[split], []).append(entry)
-        if split is not Split.TEST:
-            entries.setdefault("train_validation", []).append(entry)
-        if split is Split.TRAIN:
-            train_records.append(record)
+    for split, scenes in records.items():
+        for scene_id, record in scenes.items():
+            entry = _make_entry(folder, SceneId(scene_id), split, record)
+            entries.setdefault(_MODES[split], []).append(entry)
+            if split is not Split.TEST:
+                entries.setdefault("train_validation", []).append(entry)
     # Sorted by path, scenes of `train` come before those of `validation`.
     entries.get("train_validation", []).sort(key=itemgetter("filepath"))
+    train_records = list(records.get(Split.TRAIN, {}).values())
 
     files = {}
     for mode, mode_entries in entries.items():

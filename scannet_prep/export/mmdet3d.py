@@ -125,12 +125,7 @@ def share(
     categories = {name: number for number, name in enumerate(names)}
     metainfo = {"categories": categories, "dataset": dataset, "info_version": "1.1"}
     files = {}
-    for split in Split:
-        scenes = {
-            scene_id: record
-            for scene_id, (its_split, record) in records.items()
-            if its_split is split
-        }
+    for split, scenes in records.items():
         if not scenes:
             continue
         infos = [

@@ -65,13 +65,12 @@ def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContent
 def share(records: Records, settings: ExportSettings) -> Mapping[str, bytes]:  # noqa: ARG001 - as `Format.share`
     """Make the lists of file names, without folders, which OctFormer's configurations name."""
     lists = {}
-    for split in Split:
-        present = {scene_id for scene_id, (its_split, _) in records.items() if its_split is split}
+    for split, present in records.items():
         # Official order first, then scenes that belong to no official list.
         ordered: list[str] = [
             scene_id for scene_id in official_scenes(split) if scene_id in present
         ]
-        ordered += sorted(present.difference(ordered))
+        ordered += sorted(present.keys() - ordered)
         text = "".join(f"{scene_id}.npz\n" for scene_id in ordered)
         lists[f"scannetv2_{split}_npz.txt"] = text.encode()
     lists["scannetv2_test.txt"] = lists["scannetv2_test_npz.txt"]

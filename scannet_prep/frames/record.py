@@ -91,16 +91,6 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
         """The size of all files."""
         return sum(fingerprint.size_bytes for fingerprint in self.files.values())
 
-    def is_whole(self, folder: Path) -> bool:
-        """Whether all files are in the folder of the scene, with the sizes that are recorded."""
-        try:
-            return all(
-                (folder / name).stat().st_size == fingerprint.size_bytes
-                for name, fingerprint in self.files.items()
-            )
-        except OSError:
-            return False
-
 
 _RECORD = make_decoder(FramesRecord)
 

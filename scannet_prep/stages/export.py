@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from scannet_prep.base.files import (
     check_is_folder,
+    have_sizes,
     make_directory,
     put_in_place,
     remove_temporaries,
@@ -31,7 +32,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import OutputError, UsageError
 from scannet_prep.export import find_format
-from scannet_prep.export.format import ExportSettings, Format
+from scannet_prep.export.format import ExportSettings, Format, Record
 from scannet_prep.export.manifest import (
     ExportEntry,
     ExportManifest,
@@ -216,17 +217,13 @@ def _choose_settings(
     stored = place.options
     if "label_set" in export_format.uses and "label_set" not in given:
         settings = replace(settings, label_set=stored.label_set)
-    if "is_aligned" in given:
-        return settings
     aligned_with = export_format.aligned_with
-    is_aligned = stored.align_axis
-    if aligned_with is not None:
-        is_aligned = settings.label_set in aligned_with
-        # Programs that do not align points rely on the release, where z points up in the frame of
-        # the scan. In the file of an own scene, any axis may.
-        if not is_aligned and any(map(SceneId.is_own, place.scenes)):
-            is_aligned = stored.align_axis
-    return replace(settings, is_aligned=is_aligned)
+    if "is_aligned" not in given:
+        is_aligned = stored.align_axis
+        if aligned_with is not None:
+            is_aligned = settings.label_set in aligned_with
+        settings = replace(settings, is_aligned=is_aligned)
+    return settings
 
 
 def _check_target(
@@ -274,7 +271,7 @@ def _select(
     """
     splits = {scene_id: entry.split for scene_id, entry in place.entries.items()}
     selection.check_found(place.name, splits, _HINT_SCENES)
-    selected = [scene_id for scene_id, split in splits.items() if selection.wants(scene_id, split)]
+    selected = sorted(selection.select(splits))
     reason = ""
     if export_format.needs == "annotation":
         reason = _NO_ANNOTATION
@@ -292,7 +289,7 @@ def _find_reason(processed: SceneEntry, exported: ExportEntry | None, out_dir: P
         return "not made yet"
     if (exported.split, exported.source_crc32) != (processed.split, processed.crc32):
         return "processed again"
-    return "" if exported.is_whole(out_dir) else "its files were changed"
+    return "" if have_sizes(out_dir, exported.sizes) else "its files were changed"
 
 
 def run(
@@ -394,7 +391,9 @@ def _save(plan: ExportPlan, scenes: Mapping[str, ExportEntry]) -> None:
 
 def _write_lists(context: ExportContext, scenes: Mapping[str, ExportEntry]) -> None:
     """Write the files that concern all scenes."""
-    records = {scene_id: (entry.split, entry.record) for scene_id, entry in sorted(scenes.items())}
+    records: dict[Split, dict[str, Record]] = {split: {} for split in Split}
+    for scene_id, entry in sorted(scenes.items()):
+        records[entry.split][scene_id] = entry.record
     for name, data in context.format.share(records, context.settings).items():
         write_if_changed(context.out_dir / name, data)
 

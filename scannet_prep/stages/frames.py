@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from scannet_prep.base.files import (
     check_is_folder,
+    have_sizes,
     make_directory,
     remove_temporaries,
     write_if_changed,
@@ -216,23 +217,20 @@ def _choose_options(
     """Return the options of a run, which are those of the folder if it holds scenes.
 
     Raises:
-        UsageError: The folder has other options, its scenes differ in theirs, or it holds something
-            else.
+        UsageError: A scene of the folder has other options, or it holds something else.
     """
-    folder_options = {record.options for record in records.values()}
     if not records:
         for path in sorted(out_dir.iterdir()) if out_dir.exists() else ():
             if not path.name.startswith(".") and path.name not in {NOTICE_NAME, FAILED_NAME}:
                 problem = f"{out_dir}: holds {path.name}, and was not made by scannet-prep frames"
                 raise UsageError(problem, _HINT_FOLDER)
         return replace(FrameOptions(), **options)
-    if len(folder_options) > 1:
-        raise UsageError(f"{out_dir}: holds frames with different options", _HINT_FOLDER)
-    present = folder_options.pop()
+    present = next(iter(records.values())).options
     chosen = replace(present, **options)
-    if chosen != present:
-        problem = f"{out_dir}: holds frames with other options: {present.text}"
-        raise UsageError(problem, _HINT_FOLDER)
+    for scene_id, record in records.items():
+        if record.options != chosen:
+            problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
+            raise UsageError(problem, _HINT_FOLDER)
     return chosen
 
 
@@ -247,10 +245,11 @@ def _find_reason(
     if record.label_map not in {"", label_map.digest}:
         return "made with another label map"
     sizes = measure_sources(task.scene, task.split, options)
+    file_sizes = {name: fingerprint.size_bytes for name, fingerprint in record.files.items()}
     # Sources may have been removed to free the disk.
     if not sizes.items() <= record.sources.items():
         return "its stream or labels were changed"
-    return "" if record.is_whole(task.path) else "its files were changed"
+    return "" if have_sizes(task.path, file_sizes) else "its files were changed"
 
 
 def count(
