@@ -86,23 +86,19 @@ def _find_groups(source: Path, manifest: Manifest | None) -> tuple[list[FileGrou
         FileError: A scene cannot be used, or two files have the same name where case does not
             count.
     """
-    folders = {source, source / TASKS_DIR}
     files: dict[Owner, dict[str, Path]] = {Owner(): {}}
     entries: Mapping[str, SceneEntry] = {}
     if manifest is None:
-        folders.update(source / name for name in SPLIT_DIRS.values())
-        for scene in find_raw_scenes(source).values():
-            folders.add(scene.directory)
-            if scene.problem:
-                raise FileError(scene.directory, scene.problem, _HINT_AGAIN)
+        folders = _find_raw_folders(source)
     else:
-        folders.update(source / split for split in Split)
+        folders = {source / split for split in Split}
         entries = manifest.scenes
-        for scene_id, entry in entries.items():
-            path = processed_path(source, entry.split, scene_id)
-            name = path.relative_to(source).as_posix()
-            files[Owner("processed", scene_id, entry.split)] = {name: path}
+    for scene_id, entry in entries.items():
+        path = processed_path(source, entry.split, scene_id)
+        name = path.relative_to(source).as_posix()
+        files[Owner("processed", scene_id, entry.split)] = {name: path}
 
+    folders |= {source, source / TASKS_DIR}
     left_out = []
     folded = set[str]()
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
@@ -124,6 +120,20 @@ def _find_groups(source: Path, manifest: Manifest | None) -> tuple[list[FileGrou
         for owner, paths in sorted(files.items())
     ]
     return groups, left_out
+
+
+def _find_raw_folders(source: Path) -> set[Path]:
+    """Find the folders of a raw tree that hold scenes, or files of a scene.
+
+    Raises:
+        FileError: A scene cannot be used.
+    """
+    folders = {source / name for name in SPLIT_DIRS.values()}
+    for scene in find_raw_scenes(source).values():
+        folders.add(scene.directory)
+        if scene.problem:
+            raise FileError(scene.directory, scene.problem, _HINT_AGAIN)
+    return folders
 
 
 def run(

@@ -113,15 +113,12 @@ def run(
         archive = PipedArchive(place, "standard input")
     else:
         archive = Archive(open_source(place))
-    splits = {scene.scene_id: scene.split for scene in archive.index.scenes}
-    selection.check_found(archive.name, splits, _HINT_SCENES)
-    selected = selection.select(splits)
-    scenes = [scene for scene in archive.index.scenes if scene.scene_id in selected]
-    scenes = scenes[: selection.limit]
+    scenes = _select(archive, selection)
     others = archive.read()
     manifest = None
     if MANIFEST_NAME in others:
-        manifest = parse_manifest(bytes(others[MANIFEST_NAME]), f"{archive.name}: {MANIFEST_NAME}")
+        data = bytes(others[MANIFEST_NAME])
+        manifest = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
     if out_dir is None:
         out_dir = Path("data/ScanNet" if manifest is None else "data/processed")
     report = UnpackReport(archive.name, out_dir)
@@ -149,6 +146,19 @@ def run(
         while isinstance(place, io.BufferedReader) and place.read(1 << 20):
             pass
     return report
+
+
+def _select(archive: Archive | PipedArchive, selection: Selection) -> list[PackedScene]:
+    """Select scenes of an archive.
+
+    Raises:
+        UnknownSceneError: It does not have a selected scene.
+    """
+    splits = {scene.scene_id: scene.split for scene in archive.index.scenes}
+    selection.check_found(archive.name, splits, _HINT_SCENES)
+    selected = selection.select(splits)
+    scenes = [scene for scene in archive.index.scenes if scene.scene_id in selected]
+    return scenes[: selection.limit]
 
 
 def _check_folder(out_dir: Path, manifest: Manifest | None) -> Manifest | None:
@@ -186,8 +196,10 @@ def _describe_head(kind: str, manifest: Manifest | None) -> str:
 
 def _check_space(out_dir: Path, scenes: Iterable[PackedScene]) -> None:
     """Check that the disk has space for the scenes of which the folder has nothing yet."""
-    present = {path.stem for path in [*out_dir.glob("*"), *out_dir.glob("*/*")]}
-    check_space(out_dir, sum(scene.size_bytes for scene in scenes if scene.scene_id not in present))
+    paths = [*out_dir.glob("*"), *out_dir.glob("*/*")]
+    present = {path.stem for path in paths}
+    absent = [scene for scene in scenes if scene.scene_id not in present]
+    check_space(out_dir, sum(scene.size_bytes for scene in absent))
 
 
 def _write_scenes(
