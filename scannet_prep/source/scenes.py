@@ -123,8 +123,9 @@ class ProcessedScenes(Place):
         for scene_id, entry in manifest.scenes.items():
             scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
         super().__init__(name, scenes)
-        for scene_id in manifest.failures.keys() - scenes.keys():
-            self.failures[scene_id] = str(manifest.failures[scene_id])
+        for scene_id, failure in sorted(manifest.failures.items()):
+            if scene_id not in scenes:
+                self.failures[scene_id] = str(failure)
         self.options = manifest.options
         self.fault: FileError | None = None
         try:
