@@ -36,7 +36,6 @@ TIME_LIMIT_S = 7.0
 
 _PACKAGES = ("numpy", "plyfile", "zstandard", "pandas", "requests", "msgspec", "deflate", "pillow")
 _LOW_OPEN_FILES = 4096
-_LOW_MEMORY_BYTES = 2 << 30
 _LOW_SHM_BYTES = 1 << 30
 # Addresses of proxies may contain passwords, so only the names of these variables are shown.
 _CONNECTION_NAME = re.compile(
@@ -55,7 +54,11 @@ _HINT_NETWORK = (
 )
 
 
-def check_machine(place: str, environ: Mapping[str, str], base_url: str) -> list[Finding]:
+def check_machine(
+    place: str,
+    environ: Mapping[str, str],
+    base_url: str,
+) -> list[Finding]:
     """Make all checks of this machine. No exception is raised.
 
     Args:
@@ -128,21 +131,18 @@ def check_versions() -> Finding:
 def check_cores(environ: Mapping[str, str]) -> Finding:
     """Find the cores of the machine, and the number that may be used."""
     limits = find_core_limits(environ)
-    names = ", ".join(f"{name} {number}" for name, number in limits.items())
-    return _ok(f"{min(limits.values())} of {os.cpu_count()} may be used ({names})")
+    names = [f"{name} {number}" for name, number in limits.items()]
+    count = min(limits.values())
+    return _ok(f"{count} of {os.cpu_count()} may be used ({', '.join(names)})")
 
 
 def check_memory() -> Finding:
-    """Find the memory of the machine, and the amount that may be used."""
-    limits = find_memory_limits()
-    if not limits:
-        return _ok("not known on Windows")
-    names = ", ".join(f"{name} {format_bytes(number)}" for name, number in limits.items())
-    text = f"{format_bytes(min(limits.values()))} may be used ({names})"
-    if min(limits.values()) < _LOW_MEMORY_BYTES:
-        hint = "for more: docker run --memory=8g; or --jobs 1"
-        return _problem(f"{text}; too little for several workers", hint)
-    return _ok(text)
+    """Find the memory of the machine, and the limits on it."""
+    names = []
+    for name, size_bytes in find_memory_limits().items():
+        size = format_bytes(size_bytes)
+        names.append(f"{name} {size}")
+    return _ok(", ".join(names) or "not known on Windows")
 
 
 def check_shared_memory() -> Finding:
@@ -151,7 +151,9 @@ def check_shared_memory() -> Finding:
     if not path.is_dir():  # not Linux
         return _ok(f"there is no {path}")
     usage = shutil.disk_usage(path)
-    text = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free at {path}"
+    free = format_bytes(usage.free)
+    total = format_bytes(usage.total)
+    text = f"{free} of {total} free at {path}"
     if usage.free < _LOW_SHM_BYTES:
         text += "; batches of collate_torch need none of it, but NCCL and semaphores do"
         return _note(text, "see what fills it: ls -lS /dev/shm; docker run --shm-size=8g")
@@ -166,7 +168,8 @@ def check_open_files() -> Finding:
         return _ok("not limited on Windows")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # -1 stands for no limit.
-    text = f"soft limit {soft:,}, hard limit {hard:,}".replace("-1", "none")
+    text = f"soft limit {soft:,}, hard limit {hard:,}"
+    text = text.replace("-1", "none")
     if 0 <= soft < _LOW_OPEN_FILES:
         return _note(f"{text}; few for many workers", "ulimit -n 65536")
     return _ok(text)
@@ -185,9 +188,13 @@ def check_environment(environ: Mapping[str, str]) -> Finding:
 
 def check_folder(path: Path) -> Finding:
     """Check the file system of a folder, or of that which holds a file: space and locks."""
-    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    folder = path.absolute()
+    if not path.is_dir():
+        folder = folder.parent
     usage = shutil.disk_usage(folder)
-    text = f"{folder}: {_find_type(folder)}, {format_bytes(usage.free)} free"
+    file_system = _find_type(folder)
+    free = format_bytes(usage.free)
+    text = f"{folder}: {file_system}, {free} free"
     # The size is 0 if the file system has none.
     if usage.total and usage.free < RESERVE_BYTES:
         return _problem(f"{text}; it is full", "free some space")
@@ -211,9 +218,12 @@ def check_scenes(place: str) -> Finding:
     opened = open_place(place)
     if isinstance(opened, ProcessedScenes) and opened.fault is not None:
         raise opened.fault
-    text = f"{opened.name}: {len(opened.scenes):,} scenes ({opened.kind})"
+    count = len(opened.scenes)
+    text = f"{opened.name}: {count:,} scenes ({opened.kind})"
     if opened.failures:
-        text += f"; {len(opened.failures):,} failed, such as {min(opened.failures)}"
+        failed_count = len(opened.failures)
+        first = min(opened.failures)
+        text += f"; {failed_count:,} failed, such as {first}"
         return _problem(text, "scannet-prep info shows the reasons")
     return _ok(text)
 
@@ -245,7 +255,8 @@ def check_gpu() -> Finding:
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
         name = torch.cuda.get_device_name()
-        return _ok(f"{text}: {count} x {name}; NCCL {torch.cuda.nccl.version()}")
+        nccl = torch.cuda.nccl.version()
+        return _ok(f"{text}: {count} x {name}; NCCL {nccl}")
     if any(Path("/dev").glob("nvidia[0-9]*")):
         hint = "compare with nvidia-smi; in a container: docker run --gpus all, apptainer exec --nv"
         return _problem(f"{text}: there is a GPU, but PyTorch cannot use it", hint)
@@ -266,7 +277,8 @@ def compare_plans(place: str, timeout_s: float) -> Finding:
     timeout = timedelta(seconds=timeout_s)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backend, timeout=timeout)
-    here = f"rank {distributed.get_rank()} on {socket.gethostname()}"
+    rank = distributed.get_rank()
+    here = f"rank {rank} on {socket.gethostname()}"
     fault = ""
     try:
         dataset = ScanNet(place, split="train")
@@ -286,7 +298,8 @@ def compare_plans(place: str, timeout_s: float) -> Finding:
     # The first iteration raises UsageError on all ranks if one of them differs.
     next(iter(sampler))
     steps = count_of(len(sampler), "step")
-    return _ok(f"{', '.join(names)}: the same scenes ({len(dataset):,}), {steps} in an epoch")
+    scenes = count_of(len(dataset), "scene")
+    return _ok(f"{', '.join(names)}: the same {scenes}, {steps} in an epoch")
 
 
 def time_all_reduce() -> Finding:
@@ -305,15 +318,21 @@ def time_all_reduce() -> Finding:
     # Reading a number waits for the GPU.
     found = ones[-1].item()
     milliseconds = (time.monotonic() - started_s) * 1000
-    if found != distributed.get_world_size():
-        return _problem(f"{distributed.get_world_size()} ones add up to {found}", _HINT_NETWORK)
-    return _ok(f"{format_bytes(_SUMMED_BYTES)} on {device} in {milliseconds:,.0f} ms")
+    expected = distributed.get_world_size()
+    if found != expected:
+        return _problem(f"{expected} ones add up to {found}", _HINT_NETWORK)
+    size = format_bytes(_SUMMED_BYTES)
+    return _ok(f"{size} on {device} in {milliseconds:,.0f} ms")
 
 
 def _check_in_time(topic: str, check: Callable[[], Finding]) -> Finding:
     """Make a check in a thread, which is left behind if it does not answer in time."""
     results: SimpleQueue[Finding] = SimpleQueue()
-    threading.Thread(target=lambda: results.put(_attempt(topic, check)), daemon=True).start()
+
+    def work() -> None:
+        results.put(_attempt(topic, check))
+
+    threading.Thread(target=work, daemon=True).start()
     try:
         return results.get(timeout=TIME_LIMIT_S)
     except Empty:
@@ -335,8 +354,9 @@ def _attempt(topic: str, check: Callable[[], Finding], hint: str = "") -> Findin
     except ScanNetPrepError as error:
         found = _problem(error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - a driver may raise anything
-        first_line, _, _ = f"{type(error).__name__}: {error}"[:300].partition("\n")
-        found = _problem(first_line, hint)
+        name = type(error).__name__
+        lines = str(error).splitlines() or [""]
+        found = _problem(f"{name}: {lines[0]}", hint)
     return replace(found, subject=topic)
 
 

@@ -86,7 +86,7 @@ def segment_mesh(
 
 def _check_points(points: NDArray[np.floating[Any]]) -> _Floats:
     """Return finite points as float32 (V, 3)."""
-    if points.ndim != 2 or points.shape[1] != 3:
+    if points.shape[1:] != (3,):
         raise UsageError(f"points: found {points.shape}, expected (V, 3)")
     # Numbers beyond float32 become infinite.
     with np.errstate(over="ignore"):
@@ -94,22 +94,31 @@ def _check_points(points: NDArray[np.floating[Any]]) -> _Floats:
     is_finite = np.isfinite(positions).all(axis=1)
     if not is_finite.all():
         vertex = int(np.argmin(is_finite))
+        found = points[vertex].tolist()
         raise UsageError(
-            f"points: found {points[vertex].tolist()} at vertex {vertex:,}, "
+            f"points: found {found} at vertex {vertex:,}, "
             "expected coordinates that are finite in float32"
         )
     return positions
 
 
-def _check_faces(faces: NDArray[np.integer[Any]], vertex_count: int) -> _Indices:
+def _check_faces(
+    faces: NDArray[np.integer[Any]],
+    vertex_count: int,
+) -> _Indices:
     """Return faces whose indices are in range as intp (F, 3)."""
-    if faces.ndim != 2 or faces.shape[1] != 3 or faces.dtype.kind not in "iu":
-        raise UsageError(f"faces: found {faces.dtype} {faces.shape}, expected integers (F, 3)")
-    if faces.size and (faces.min() < 0 or faces.max() >= vertex_count):
-        raise UsageError(
-            f"faces: found indices from {faces.min()} to {faces.max()}, "
-            f"expected at least 0 and less than {vertex_count}, the number of points"
-        )
+    dtype = faces.dtype
+    shape = faces.shape
+    if shape[1:] != (3,) or dtype.kind not in "iu":
+        raise UsageError(f"faces: found {dtype} {shape}, expected integers (F, 3)")
+    if faces.size:
+        lowest = faces.min()
+        highest = faces.max()
+        if lowest < 0 or highest >= vertex_count:
+            raise UsageError(
+                f"faces: found indices from {lowest} to {highest}, "
+                f"expected at least 0 and less than {vertex_count}, the number of points"
+            )
     return faces.astype(np.intp)
 
 
@@ -149,7 +158,8 @@ def _sort_edges(positions: _Floats, corners: _Indices) -> _Edges:
     for index, (start, end) in enumerate(pairs):
         starts[:, index] = start
         ends[:, index] = end
-        weights[:, index] = _weigh_edges(columns, normals, start, end)
+        edge_weights = _weigh_edges(columns, normals, start, end)
+        weights[:, index] = edge_weights
 
     order = np.argsort(weights, axis=None, kind="stable")
     return _Edges(
@@ -184,11 +194,13 @@ def _average_normals(columns: _Floats, corners: _Indices) -> _Floats:
     vertices = np.flatnonzero(face_counts)
     added_count = 0
     while len(vertices):
-        share = _ONE / np.float32(added_count + 1)
+        count = np.float32(added_count + 1)
+        share = _ONE / count
         faces = around[bounds[vertices] + added_count]
         added = share * face_normals[:, faces]
         with np.errstate(invalid="ignore"):
-            kept = (_ONE - share) * normals[:, vertices]
+            kept = normals[:, vertices]
+            kept *= _ONE - share
             normals[:, vertices] = added + kept
         added_count += 1
         vertices = vertices[face_counts[vertices] > added_count]
@@ -201,8 +213,10 @@ def _face_normals(columns: _Floats, corners: _Indices) -> _Floats:
     with np.errstate(all="ignore"):
         first, second, third = corners.T
         origins = columns[:, first]
-        ax, ay, az = columns[:, second] - origins
-        bx, by, bz = columns[:, third] - origins
+        to_second = columns[:, second] - origins
+        to_third = columns[:, third] - origins
+        ax, ay, az = to_second
+        bx, by, bz = to_third
         products = np.empty_like(origins)
         products[0] = ay * bz - az * by
         products[1] = az * bx - ax * bz
@@ -301,7 +315,8 @@ class _VertexSets:
     def number(self) -> NDArray[np.int32]:
         """Number the sets in the order of their first vertices; int32 (V,)."""
         first_vertices = self.find_all()
-        is_first = first_vertices == np.arange(len(first_vertices))
+        vertices = np.arange(len(first_vertices))
+        is_first = first_vertices == vertices
         numbers = np.cumsum(is_first, dtype=np.int32)
         numbers -= 1
         return numbers[first_vertices]
@@ -312,7 +327,8 @@ class _VertexSets:
         Yields:
             The representatives of the two sets, and the weight of the edge.
         """
-        parts = np.array_split(np.arange(len(edges.weights)), _PARTS)
+        edge_count = len(edges.weights)
+        parts = np.array_split(np.arange(edge_count), _PARTS)
         for part in parts:
             # Most edges lie within a set by now. NumPy leaves them out faster than a loop.
             first_vertices = self.find_all()
@@ -332,7 +348,11 @@ class _VertexSets:
                     yield a, b, weight
 
 
-def _join_similar(sets: _VertexSets, edges: _Edges, first_threshold: np.float32) -> None:
+def _join_similar(
+    sets: _VertexSets,
+    edges: _Edges,
+    first_threshold: np.float32,
+) -> None:
     """Join sets along edges of low weight, compared with the weights within both sets.
 
     The threshold of a set is the weight of the last edge in it, plus a share that decreases as the
@@ -355,7 +375,11 @@ def _join_similar(sets: _VertexSets, edges: _Edges, first_threshold: np.float32)
             thresholds[joined] = weight + shares[size]
 
 
-def _join_small(sets: _VertexSets, edges: _Edges, min_vertices: int) -> None:
+def _join_small(
+    sets: _VertexSets,
+    edges: _Edges,
+    min_vertices: int,
+) -> None:
     """Join each set of fewer than `min_vertices` vertices along its edge of the lowest weight."""
     for a, b, _ in sets.iter_between(edges):
         size_a = sets.sizes[a]

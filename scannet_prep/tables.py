@@ -119,7 +119,9 @@ def classes(
 
     opened = open_processed(place)
     chosen = opened.options.label_set if label_set is None else parse_label_set(label_set)
-    splits = [Split.TRAIN, Split.VAL] if split is None else [Split.parse(split)]
+    splits = [Split.TRAIN, Split.VAL]
+    if split is not None:
+        splits = [Split.parse(split)]
     counts = {
         scene_id: entry.counts(chosen)
         for scene_id, entry in opened.entries.items()
@@ -127,7 +129,8 @@ def classes(
     }
     groups = instances(place)
     # Groups whose vertices all belong to other groups are no instances.
-    groups = groups[groups.scene.isin(list(counts)) & (groups.vertices > 0)]
+    is_counted = groups.scene.isin(list(counts))
+    groups = groups[is_counted & (groups.vertices > 0)]
     raw_ids = groups.nyu40_id if chosen.raw_ids_key == "nyu40_ids" else groups.scannet_id
     group_counts = raw_ids.value_counts()
 
@@ -231,5 +234,7 @@ def write_table(name: str, place: str | Path, path: Path | None) -> tuple[int, s
 def _measure_area(points: NDArray[np.float32]) -> float:
     """Return the area in m2 of the squares, seen from above, that contain a vertex."""
     # A number for the square of each vertex: x + 2^26 y, in squares. float64 represents it exactly.
-    squares = np.floor(points[:, :2].astype(np.float64) / _SQUARE_M) @ (1, 1 << 26)
-    return round(len(np.unique(squares)) * _SQUARE_M**2, 2)
+    ground = points[:, :2].astype(np.float64)
+    squares = np.floor(ground / _SQUARE_M) @ (1, 1 << 26)
+    count = len(np.unique(squares))
+    return round(count * _SQUARE_M**2, 2)

@@ -303,7 +303,7 @@ def test_ranks_that_agree_add_numbers_and_others_are_named(training_folder, tmp_
         ("all-reduce", "ok"),
     ]
     assert "rank 1 on " in checks[0]["message"]
-    assert "the same scenes (8), 1 step in an epoch" in checks[0]["message"]
+    assert "the same 8 scenes, 1 step in an epoch" in checks[0]["message"]
     assert "67.1 MB on cpu in " in checks[1]["message"]
 
     for (status, outputs), text in (
