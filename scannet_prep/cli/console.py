@@ -145,29 +145,20 @@ class Console(Progress):
         """Show the progress of a piece of work. On a terminal, the last state of the bar stays."""
         from tqdm import tqdm
 
-        if sys.stderr.isatty():
-            options: dict[str, Any] = {"dynamic_ncols": True}
-        else:
+        options: dict[str, Any] = {"dynamic_ncols": True}
+        if not sys.stderr.isatty():
             # A line at most every 30 s, with numbers only (ncols=0) instead of a bar. tqdm writes
             # to anything that looks like a file.
             lines = SimpleNamespace(write=self._write_line, flush=sys.stderr.flush)
-            options = {
-                "file": lines,
-                "ncols": 0,
-                "leave": False,
-                "delay": _PROGRESS_INTERVAL_S,
-                "mininterval": _PROGRESS_INTERVAL_S,
-                "maxinterval": _PROGRESS_INTERVAL_S,
-            }
-        if unit == "B":
-            options |= {"unit": "B", "unit_scale": True}
-        else:
-            options["unit"] = f" {unit}"  # tqdm puts no blank between number and unit
+            options = {"file": lines, "ncols": 0, "leave": False}
+            options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _PROGRESS_INTERVAL_S)
         self._bar = tqdm(
             # Let any call of `update` redraw the bar, even if nothing was counted.
             miniters=0,
             total=total or None,  # tqdm takes None for an unknown total
             desc=title,
+            unit=unit if unit == "B" else f" {unit}",  # tqdm puts no blank before it
+            unit_scale=unit == "B",
             smoothing=0.1,
             disable=not self.has_progress,
             **options,
@@ -262,17 +253,15 @@ def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
     Args:
         splits: By split, numbers by name, the same names for each. Those named `*_bytes` are sizes.
     """
-    header = ["split"]
-    first_row = next(iter(splits.values()), {})
-    header += [name.removesuffix("_bytes") for name in first_row]
-
     rows = []
+    names: Sequence[str] = ()
     for split, numbers in splits.items():
+        names = [name.removesuffix("_bytes") for name in numbers]
         row = [split]
         for name, value in numbers.items():
             row.append(format_bytes(value) if name.endswith("_bytes") else f"{value:,}")
         rows.append(row)
-    return format_table(header, rows)
+    return format_table(["split", *names], rows)
 
 
 def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Iterator[str]:

@@ -30,18 +30,20 @@ from scannet_prep.release.splits import official_scenes
 from scannet_prep.source.place import open_processed
 from scannet_prep.stages.selection import Selection
 
-SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
-"""The class that computes the scores of a task."""
-SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
-"""The mean over all classes by which scenes are sorted."""
-
-# The score of a class in the table of scenes.
+# By task: the mean over all classes by which scenes are sorted, and the score of each class, in the
+# table of scenes.
+_SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
 _CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
 # This mean is not in the table of scenes: absent classes count 0 in it, and every scene lacks most
 # classes.
 _MEAN_FOR_ALL_SCENES_ONLY = "over_all"
 _HINT_SPLITS = "choose other splits, or process their scenes: scannet-prep process"
 _HINT_MISSING = "predict these scenes, or add --allow-missing to skip them"
+_HINT_UNSCORED = (
+    "instances and masks need 100 vertices and a class that is neither wall nor floor; scenes "
+    "without aggregation have no instances and no ScanNet ids; labels are train ids from 0 in "
+    "arrays, and raw ids in .txt"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +127,22 @@ def run(
     if not (allows_missing and scene_ids):
         predictions.check_scenes(scene_splits, _HINT_MISSING)
 
-    options = {"is_class_agnostic": True} if is_class_agnostic else {}
-    total = SCORES[task](label_set, **options)
+    def make_scores() -> Any:  # noqa: ANN401 - by task
+        if task == "semantic":
+            return SemanticScores(label_set)
+        return InstanceScores(label_set, is_class_agnostic=is_class_agnostic)
+
+    total = make_scores()
     rows = []
     id_counts = IdCounts(predictions)
     with progress.work("evaluate", len(scene_ids), "scenes"):
         for scene_id in scene_ids:
             scene = truth_place.read(scene_id)
             prediction, ids = predictions.read(scene_id, len(scene.points))
-            truth = read_truth(scene, task, label_set)
+            truth = _read_truth(scene, task, label_set)
             id_counts.add(ids, prediction, truth if task == "semantic" else truth.labels)
             # Scores of this scene alone, for its row, which are then added to those of all.
-            scores = SCORES[task](label_set, **options)
+            scores = make_scores()
             scores.add(prediction, truth)
             total.merge(scores)
             rows.append(_make_row(task, scene_id, scene_splits[scene_id], scores.result()))
@@ -146,7 +152,7 @@ def run(
     result = total.result()
     _check_is_scored(folder, result)
     if scores_path is not None:
-        _write_scene_scores(scores_path, rows, SCENE_SCORES[task])
+        _write_scene_scores(scores_path, rows, _SCENE_SCORES[task])
     if confusion_path is not None:
         _write_confusion(confusion_path, total.confusion, label_set)
     split_counts = Counter(scene_splits[scene_id] for scene_id in scene_ids)
@@ -172,25 +178,13 @@ def _check_is_scored(folder: Path, scores: ScoreTable) -> None:
         FileError: The ground truth has nothing to score, or no prediction counts.
     """
     totals = scores.totals
-    noun, total = next(iter(totals.items()))
-    if not total:
-        raise FileError(
-            folder,
-            f"nothing can be scored: the ground truth has no {noun} with a class",
-            "without an aggregation, scenes have no instances and no ScanNet ids; instances need "
-            "100 vertices",
-        )
-    if totals.get("predictions") == 0 or totals.get("missed") == total:
-        left_out = ", ".join(f"{name}: {count:,}" for name, count in totals.items())
-        raise FileError(
-            folder,
-            f"nothing can be scored: no prediction counts ({left_out})",
-            "masks need 100 vertices and a class that is neither wall nor floor; labels are train "
-            "ids from 0 in arrays, and raw ids in .txt",
-        )
+    total = next(iter(totals.values()))
+    if not total or totals.get("predictions") == 0 or totals.get("missed") == total:
+        counts = ", ".join(f"{name}: {count}" for name, count in totals.items())
+        raise FileError(folder, f"nothing can be scored ({counts})", _HINT_UNSCORED)
 
 
-def read_truth(scene: ProcessedScene, task: Task, label_set: LabelSet) -> Any:  # noqa: ANN401 - by task
+def _read_truth(scene: ProcessedScene, task: Task, label_set: LabelSet) -> Any:  # noqa: ANN401 - by task
     """Return the ground truth of a scene, for the scores of a task.
 
     Returns:
@@ -216,11 +210,9 @@ def _write_scene_scores(path: Path, rows: list[dict[str, Any]], score: str) -> N
     """Write a CSV table with a row per scene, the lowest score first, without empty columns."""
     import pandas as pd
 
-    table = pd.DataFrame(rows)
-    if not table.empty:
-        # Scenes without a score have NaN, and come last.
-        table = table.sort_values(score, kind="stable", na_position="last")
-        table = table.dropna(axis="columns", how="all")
+    # Scenes without a score have NaN, and come last.
+    table = pd.DataFrame(rows).sort_values(score, kind="stable", na_position="last")
+    table = table.dropna(axis="columns", how="all")
     write_atomically(path, [table.to_csv(index=False).encode()])
 
 
