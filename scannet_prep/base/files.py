@@ -36,7 +36,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # Errors of the disk, after which a run should stop: it is full, over its quota, read-only, or
 # cannot hold a file of this size.
-SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _HINT_SPACE = "free some space or choose another disk, then run the same command again"
 # Space that stays free for other programs and for small files of our own, such as manifests.
 RESERVE_BYTES = 200_000_000
@@ -183,14 +183,17 @@ def writing(path: Path) -> Iterator[None]:
 
     Raises:
         OutputError: It cannot be written; the message names it, and has the reason that the
-            operating system gives.
+            operating system gives. If the disk is full, it is a DiskFullError.
     """
     try:
         yield
     except ScanNetPrepError:  # some of them are also an OSError
         raise
     except OSError as error:
-        raise output_error(path, error) from error
+        message = f"{path}: cannot be written: {error.strerror or error}"
+        if error.errno in _SPACE_ERRNOS:
+            raise DiskFullError(message, _HINT_SPACE) from error
+        raise OutputError(message) from error
 
 
 def remove_temporaries(*directories: Path, names: str = ".+") -> None:
@@ -210,14 +213,6 @@ def remove_temporaries(*directories: Path, names: str = ".+") -> None:
             if temporary.fullmatch(path.name):
                 with suppress(OSError):
                     path.unlink()
-
-
-def output_error(path: Path, error: OSError) -> OutputError:
-    """Make the error for a file that cannot be written, with what to do about it."""
-    message = f"{path}: cannot be written: {error.strerror or error}"
-    if error.errno in SPACE_ERRNOS:
-        return DiskFullError(message, _HINT_SPACE)
-    return OutputError(message)
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
@@ -282,18 +277,6 @@ def have_sizes(folder: Path, sizes: Mapping[str, int]) -> bool:
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
     except OSError:
         return False
-
-
-def remove_file(path: Path) -> None:
-    """Remove a file if it exists.
-
-    Raises:
-        OutputError: It cannot be removed.
-    """
-    # On a read-only file system, even removing a file that does not exist is an error.
-    if path.exists():
-        with writing(path):
-            path.unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> None:

@@ -88,7 +88,6 @@ def extract_scene(
 
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
-        stream.check_cameras()
         color_camera = stream.color_camera.resized(options.size or stream.color_camera.size)
         depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
         labels = {}

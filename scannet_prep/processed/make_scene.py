@@ -141,7 +141,7 @@ def process_scene(
     segment_ids: tuple[int, ...] = ()
     segments_source: SegmentsSource = "release"
     if segmentation is not None:
-        segments = segmentation.compact_indices()
+        segments = compact_unsigned(segmentation.indices, len(segmentation.raw_ids))
         segment_ids = tuple(segmentation.raw_ids.tolist())
     elif options.compute_segments:
         segments = compute_segments(mesh)

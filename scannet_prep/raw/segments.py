@@ -45,10 +45,6 @@ class Segmentation:
     raw_ids: NDArray[np.int64]
     indices: NDArray[np.intp]
 
-    def compact_indices(self) -> NDArray[np.uint16] | NDArray[np.uint32]:
-        """Return the indices in the smallest of uint16 and uint32 that holds them."""
-        return compact_unsigned(self.indices, len(self.raw_ids))
-
 
 def compact_unsigned(
     indices: NDArray[np.integer[Any]],

@@ -91,12 +91,6 @@ class SensorCamera:
     extrinsic: NDArray[np.float32]
     size: tuple[int, int]
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether all numbers of both matrices are finite."""
-        matrices = [self.intrinsic, self.extrinsic]
-        return bool(np.isfinite(matrices).all())
-
     def resized(self, size: tuple[int, int]) -> SensorCamera:
         """Return the camera for images that were resized to another width and height.
 
@@ -246,15 +240,6 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         self.depth_shift = float(header["depth_shift"])
         self.poses = np.array(self._heads["pose"], np.float32)
 
-    def check_cameras(self) -> None:
-        """Check that both cameras can be used.
-
-        Raises:
-            FileError: A matrix of them is not finite.
-        """
-        if not (self.color_camera.is_finite and self.depth_camera.is_finite):
-            raise FileError(self.path, "its header has a matrix that is not finite")
-
     def __exit__(self, *_error: object) -> None:
         """Close the file."""
         self._stack.close()
@@ -403,7 +388,6 @@ def check_sensor_stream(path: Path, progress: Progress) -> None:
         FileError: The stream is truncated, or a frame is damaged.
     """
     with SensorStream(path) as stream:
-        stream.check_cameras()
         end = 0
         for frame in stream:
             frame.checked_jpeg()
@@ -441,6 +425,9 @@ def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
         image_bytes = width * height * _DEPTH_VALUE_BYTES
         if not 0 < image_bytes <= _MAX_IMAGE_BYTES:
             return f"{name} images of {width:,} x {height:,}"
+        matrices = [header[f"{name}_intrinsic"], header[f"{name}_extrinsic"]]
+        if not np.isfinite(matrices).all():
+            return "a matrix that is not finite"
     depth_shift = float(header["depth_shift"])
     if not 0 < depth_shift < _MAX_DEPTH_SHIFT:
         expected = f"expected a positive number below {_MAX_DEPTH_SHIFT:,}"

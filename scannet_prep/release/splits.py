@@ -6,8 +6,6 @@ repository under `Tasks/Benchmark`): 1201, 312 and 100 scenes. No space is in tw
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -34,28 +32,6 @@ def official_scenes(split: str) -> tuple[SceneId, ...]:
 def find_official_split(scene_id: str) -> Split | None:
     """Find the split of a scene in the official lists; None if no list contains it."""
     return _splits_by_scene().get(scene_id)
-
-
-def count_by_split(
-    scenes: Iterable[tuple[str | None, Mapping[str, int]]],
-) -> dict[str, dict[str, int]]:
-    """Add up the numbers of scenes by split.
-
-    Args:
-        scenes: The split of each scene (None if it is in no split), and its numbers by name.
-
-    Returns:
-        The number of `scenes` and the sum of each number; for each split, for `none` (no split) and
-        for `all`. Splits without scenes are omitted.
-    """
-    totals: dict[str, Counter[str]] = {}
-    for name in (*map(str, Split), "none", "all"):
-        totals[name] = Counter()
-    for split, numbers in scenes:
-        for name in (str(split or "none"), "all"):
-            totals[name].update({"scenes": 1, **numbers})
-    # A row without scenes is empty.
-    return {name: dict(row) for name, row in totals.items() if row}
 
 
 def read_scene_list(path: Path) -> list[str]:

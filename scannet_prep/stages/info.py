@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.release.splits import count_by_split
+from scannet_prep.release.scene import Split
 from scannet_prep.source.place import open_place
 
 
@@ -44,14 +45,21 @@ def run(path: str | Path) -> Info:
     place = open_place(path)
     scenes = place.scenes
     has_vertices = any(scene.vertex_count for scene in scenes.values())
-    numbers = []
+    totals: dict[str, Counter[str]] = {}
+    for name in (*map(str, Split), "none", "all"):
+        totals[name] = Counter()
     for scene in scenes.values():
-        counts = {"vertices": scene.vertex_count} if has_vertices else {}
-        numbers.append((scene.split, counts | {"size_bytes": scene.size_bytes}))
+        numbers = {"scenes": 1}
+        if has_vertices:
+            numbers["vertices"] = scene.vertex_count
+        numbers["size_bytes"] = scene.size_bytes
+        for name in (str(scene.split or "none"), "all"):
+            totals[name].update(numbers)
     return Info(
         path=place.name,
         kind=place.kind,
-        splits=count_by_split(numbers),
+        # A row without scenes is empty.
+        splits={name: dict(row) for name, row in totals.items() if row},
         scene_ids=tuple(scenes),
         facts=place.describe(),
     )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.files import remove_file, write_if_changed
+from scannet_prep.base.files import write_if_changed, writing
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import UnknownSceneError
 from scannet_prep.raw.tree import RawScene
@@ -231,9 +231,10 @@ def write_failed_list(folder: Path, scene_ids: Collection[str]) -> None:
         OutputError: It cannot be written.
     """
     path = folder / FAILED_NAME
-    if not scene_ids:
-        remove_file(path)
-        return
-    lines = "\n".join(sorted(scene_ids))
-    text = f"{_FAILED_HEADER}{lines}\n"
-    write_if_changed(path, text.encode())
+    if scene_ids:
+        lines = "\n".join(sorted(scene_ids))
+        text = f"{_FAILED_HEADER}{lines}\n"
+        write_if_changed(path, text.encode())
+    elif path.exists():
+        with writing(path):
+            path.unlink()
