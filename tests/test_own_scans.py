@@ -185,6 +185,7 @@ def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unus
         (Ply(labels=(0,) * 6), r"is a labels\.ply"),
         (Ply(position_type="int"), "x, y, z have type int32, expected float"),
         (Ply(color_type="ushort"), r"have type uint16 and values from 10 to 255, expected uchar"),
+        (Ply(color_type="ushort", colors=[(0, 1, 1)] * 6), "type uint16 and values from 0 to 1"),
         (Ply(color_type="float"), r"have type float32 and values from 10\.0 to 255\.0"),
         (Ply(color_type="float", colors=[(0, 0, float("nan"))] * 6), "values from nan to nan"),
         (Ply(positions=BIG * 20), "coordinates from 0 to 1,200, expected metres"),

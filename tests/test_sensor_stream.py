@@ -189,6 +189,15 @@ def test_header_that_cannot_be_used_is_refused(path, options, problem):
         SensorStream(path)
 
 
+def test_header_with_a_matrix_that_is_not_finite_is_refused(path):
+    for number in range(4):
+        data = bytearray(DATA)
+        struct.pack_into("<f", data, 21 + 64 * number, float("nan"))
+        path.write_bytes(data)
+        with pytest.raises(FileError, match="its header has a matrix that is not finite"):
+            SensorStream(path)
+
+
 def test_number_of_frames_that_python_cannot_count_is_refused(path):
     data = bytearray(DATA)
     struct.pack_into("<Q", data, HEAD_BYTES - 8, 1 << 63)
