@@ -68,13 +68,6 @@ def test_label_set_is_the_table_of_the_benchmark_and_maps_raw_ids_as_a_loop_does
     assert train_ids.dtype == np.int64
     assert train_ids.tolist() == [label - 1 if label else -100 for label in labels]
 
-    colors = label_set.colorize(np.array([[3, -1], [19, 255]]))
-    black = [0, 0, 0]
-    assert colors.tolist() == [
-        [[*label_set.colors[3]], black],
-        [[*label_set.colors[19]], black],
-    ]
-
 
 @BOTH_SETS
 def test_label_set_is_a_sequence_and_a_mapping_of_its_classes(label_set):

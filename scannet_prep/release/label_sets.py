@@ -143,19 +143,18 @@ class LabelSet:
         return _lookup_table(self, 1, 0, "uint8").take(raw_ids, mode="clip")
 
     def train_ids_from_raw_ids(
-        self, raw_ids: NDArray[np.integer], ignore_index: int, out: NDArray[np.int64] | None = None
+        self, raw_ids: NDArray[np.integer], ignore_index: int
     ) -> NDArray[np.int64]:
         """Map raw ids to train ids.
 
         Args:
             raw_ids: Any shape, non-negative; nyu40 ids for ScanNet20, ScanNet ids for ScanNet200.
             ignore_index: The number that stands for unlabeled.
-            out: Array for the result, int64, same shape; None for a new one.
 
         Returns:
             int64, same shape: train id, or `ignore_index` if no class of this set has the raw id.
         """
-        return _lookup_table(self, 0, ignore_index, "int64").take(raw_ids, out=out, mode="clip")
+        return _lookup_table(self, 0, ignore_index, "int64").take(raw_ids, mode="clip")
 
     def name_of(self, train_id: int) -> str:
         """Return the English name of a class; `unlabeled` for -1, the default `ignore_index`.
@@ -164,24 +163,6 @@ class LabelSet:
             UsageError: It is neither a train id of this set nor -1.
         """
         return "unlabeled" if train_id == -1 else self[train_id].name
-
-    def colorize(self, train_ids: NDArray[np.integer]) -> NDArray[np.uint8]:
-        """Give each vertex the official colour of its class.
-
-        Args:
-            train_ids: Any shape, as in the samples of `ScanNet`. Every number that is not a train
-                id counts as unlabeled.
-
-        Returns:
-            uint8, the same shape with a further axis of 3: red, green, blue, 0..255. Unlabeled is
-            black, as in the pictures of the benchmark.
-        """
-        import numpy as np
-
-        # A row for each class, and a last one for unlabeled: (K + 1, 3).
-        table = np.array([*self.colors, (0, 0, 0)], np.uint8)
-        is_class = (train_ids >= 0) & (train_ids < len(self))
-        return table[np.where(is_class, train_ids, len(self))]
 
     def _train_ids_of(self, frequency: Frequency) -> tuple[int, ...]:
         return tuple(one.train_id for one in self.classes if one.frequency == frequency)
