@@ -438,8 +438,8 @@ def test_transforms_keep_annotated_points_and_batches_mark_them(source):
 @pytest.mark.parametrize(
     ("indices", "message"),
     [
-        ([-1], "found vertices -1 to -1, but the scene has 900"),
-        ([3, 900], "found vertices 3 to 900, but the scene has 900"),
+        ([-1], "found vertices -1 to 0, but the scene has 900"),
+        ([3, 900], "found vertices 0 to 900, but the scene has 900"),
         ([0.5], r"found float64 \(1,\), expected a list of vertices"),
         ([[1]], r"found int64 \(1, 1\)"),
         (np.ones(900, bool), r"found bool \(900,\)"),

@@ -187,16 +187,10 @@ def import_ocnn():
         return ocnn
 
 
-def run_page(out_dir, name):
-    """Run a script twice; the second time, it continues from its own checkpoint."""
-    if name == "ocnn":
-        import_ocnn()
-    run_script(out_dir, "train.py", 2)
+PACKAGES = ("lightning", "accelerate", "torchdata")
 
 
-PACKAGES = ("lightning", "accelerate", "torchdata", "torch_geometric", "ocnn")
-
-
+# The second time, the script continues from its own checkpoint.
 @pytest.mark.parametrize("name", needing(*PACKAGES))
 def test_script_of_the_training_page_runs(training_folder, tmp_path, name):
     (tmp_path / "data").mkdir()
@@ -204,7 +198,7 @@ def test_script_of_the_training_page_runs(training_folder, tmp_path, name):
     (block,) = [block for block in BLOCKS if f"from {name}" in block]
     (tmp_path / "train.py").write_text(block)
 
-    assert run_ranks(run_page, tmp_path, name, count=1) == [0], read_output(tmp_path)
+    assert run_ranks(run_script, tmp_path, "train.py", 2, count=1) == [0], read_output(tmp_path)
 
 
 @pytest.mark.extra("pyright")

@@ -9,7 +9,6 @@ takes several times as long.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from multiprocessing import reduction
 from typing import IO, Any, TypeAlias
 
@@ -20,7 +19,7 @@ from scannet_prep.base.memory import keep_freed_memory
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 # Type and shape of each array.
-Layout: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+Layout: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
 
 # The first byte of a file.
 _FREE = b"\0"
@@ -30,7 +29,7 @@ _SENT = b"\1"
 _files: list[IO[bytes]] = []
 
 
-def hand_over(arrays: Mapping[str, NDArray[Any]]) -> tuple[Any, Layout]:
+def hand_over(arrays: Arrays) -> tuple[Any, Layout]:
     """Write arrays to an anonymous file.
 
     Returns:
@@ -39,27 +38,33 @@ def hand_over(arrays: Mapping[str, NDArray[Any]]) -> tuple[Any, Layout]:
     Raises:
         OSError: There are no descriptors or memory left.
     """
-    file = next((file for file in _files if os.pread(file.fileno(), 1, 0) == _FREE), None)
-    if file is None:
-        file = os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb")
+    for file in _files:
+        if os.pread(file.fileno(), 1, 0) == _FREE:
+            break
+    else:
+        descriptor = os.memfd_create("batch", os.MFD_CLOEXEC)
+        file = os.fdopen(descriptor, "wb")
         _files.append(file)
     file.seek(0)
     file.write(_SENT)
-    for array in arrays.values():
+    layout = {}
+    for key, array in arrays.items():
+        layout[key] = (array.dtype, array.shape)
         file.write(_bytes_of(np.ascontiguousarray(array)))
     file.flush()
-    layout = {key: (array.dtype, array.shape) for key, array in arrays.items()}
     return reduction.DupFd(file.fileno()), layout
 
 
 def receive(shared: Any, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
     """Read the arrays that another process has handed over."""
     keep_freed_memory()
-    arrays = {key: np.empty(shape, dtype) for key, (dtype, shape) in layout.items()}
-    with os.fdopen(shared.detach(), "r+b", buffering=0) as file:
+    arrays = {}
+    descriptor = shared.detach()
+    with os.fdopen(descriptor, "r+b", buffering=0) as file:
         file.seek(1)
-        for array in arrays.values():
-            file.readinto(_bytes_of(array))
+        for key, (dtype, shape) in layout.items():
+            arrays[key] = np.empty(shape, dtype)
+            file.readinto(_bytes_of(arrays[key]))
         file.seek(0)
         file.write(_FREE)
     return arrays

@@ -23,6 +23,7 @@ from scannet_prep.transforms.draft import VERTEX_KEYS
 
 # Arrays of indices of points, which are shifted to count from the beginning of the batch.
 _INDEX_KEYS = frozenset({"inverse", "faces"})
+_NUMBERS = (int, float, np.generic, np.ndarray)
 _ADDED_KEYS = frozenset({"offset", "batch", "scene_ids"})
 
 
@@ -117,13 +118,15 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
                 ]
             batch[key] = np.concatenate(values)
             if key not in VERTEX_KEYS:
-                batch[f"{key}_offset"] = np.cumsum([len(value) for value in values], dtype=np.int64)
-        elif all(isinstance(value, int | float | np.generic | np.ndarray) for value in values):
+                row_counts = [len(value) for value in values]
+                batch[f"{key}_offset"] = np.cumsum(row_counts, dtype=np.int64)
+        elif all(isinstance(value, _NUMBERS) for value in values):
             batch[key] = np.array(values)
         else:
             batch[key] = values
     batch["offset"] = offset
-    batch["batch"] = np.repeat(np.arange(len(counts)), counts)
+    numbers = np.arange(len(counts))
+    batch["batch"] = np.repeat(numbers, counts)
     return batch
 
 
@@ -155,7 +158,7 @@ def _check_sample(sample: Any) -> dict[str, Any]:  # noqa: ANN401 - a transform 
     Raises:
         UsageError: It is not a dict with points, or has a key that the batch needs.
     """
-    if not isinstance(sample, dict) or not hasattr(sample.get("points"), "__len__"):
+    if not isinstance(sample, dict) or np.ndim(sample.get("points", 0)) == 0:
         raise UsageError(
             f"a sample is a {type(sample).__name__}, expected a dict with points",
             "a transform must return such a dict; or give the loader another collate_fn",
@@ -163,11 +166,12 @@ def _check_sample(sample: Any) -> dict[str, Any]:  # noqa: ANN401 - a transform 
     added = _ADDED_KEYS & sample.keys()
     if added:
         raise UsageError(f"a sample has a key {min(added)!r}, which the batch needs")
-    return {
-        # `asarray` also makes plain arrays of subclasses, such as mapped files.
-        key: np.asarray(value) if _is_tensor(value) or isinstance(value, np.ndarray) else value
-        for key, value in sample.items()
-    }
+    scene = dict(sample)
+    for key, value in sample.items():
+        if _is_tensor(value) or isinstance(value, np.ndarray):
+            # This also makes plain arrays of subclasses, such as mapped files.
+            scene[key] = np.asarray(value)
+    return scene
 
 
 def _check_alike(sample: dict[str, Any], first: dict[str, Any]) -> None:
@@ -185,8 +189,9 @@ def _check_alike(sample: dict[str, Any], first: dict[str, Any]) -> None:
             )
         point_count = len(sample["points"])
         if key in VERTEX_KEYS and len(sample[key]) != point_count:
+            row_count = len(sample[key])
             raise UsageError(
-                f"{name}: {key!r} has {len(sample[key])} rows, but there are {point_count} points"
+                f"{name}: {key!r} has {row_count} rows, but there are {point_count} points"
             )
 
 
@@ -234,7 +239,9 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     with suppress(OSError):
         if hasattr(os, "memfd_create"):
             # None keeps the order of the keys.
-            return _restore, (values | dict.fromkeys(arrays), tensor_keys, hand_over(arrays))
+            handed_over = hand_over(arrays)
+            values |= dict.fromkeys(arrays)
+            return _restore, (values, tensor_keys, handed_over)
     return _restore, (values, tensor_keys, None)
 
 

@@ -156,7 +156,9 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
 
         self._place = open_processed(path)
         self._options = self._place.options
-        self.label_set = self._options.label_set if labels is None else parse_label_set(labels)
+        self.label_set = self._options.label_set
+        if labels is not None:
+            self.label_set = parse_label_set(labels)
         if not isinstance(ignore_index, int) or ignore_index in self.label_set:
             raise UsageError(
                 f"ignore_index is {ignore_index!r}, expected a whole number that is not a train id "
@@ -191,9 +193,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
     def __repr__(self) -> str:
         """Show a call that makes the dataset, the number of scenes, and the frame of the points."""
         label_set = self.label_set.name.lower()
-        names = [str(split) for split in self.splits]
-        split = names if len(names) > 1 else names[0]
-        call = f"ScanNet({self.path!r}, split={split!r}, labels={label_set!r})"
+        splits = [str(split) for split in self.splits]
+        call = f"ScanNet({self.path!r}, split={splits}, labels={label_set!r})"
         return f"{call}: {len(self)} scenes, is_aligned={self.is_aligned}"
 
     @property
@@ -212,9 +213,9 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         for scene_id in self.scene_ids:
             facts += [scene_id, self._place.entries[scene_id].crc32]
             if self._points is not None:
-                indices = self._points[scene_id].astype("<i8")
-                facts.append(f"{zlib.crc32(indices.tobytes()):08x}")
-        return f"{zlib.crc32(' '.join(facts).encode()):08x}"
+                facts.append(str(self._points[scene_id].tolist()))
+        text = " ".join(facts)
+        return f"{zlib.crc32(text.encode()):08x}"
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether the dataset has a scene of this id."""
@@ -254,8 +255,10 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             ScanNetPrepError: The transform failed.
         """
         keep_freed_memory(_KEPT_BYTES)
-        scene, epoch = key if isinstance(key, tuple) else (key, None)
-        index = self._find(scene)
+        epoch = None
+        if isinstance(key, tuple):
+            key, epoch = key
+        index = self._find(key)
         sample = self._read(self.scene_ids[index])
         if self.transform is None:
             return sample
@@ -294,7 +297,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             ScanNetPrepError: The manifest or a scene is damaged.
         """
-        return np.asarray(self._count_classes().sum(axis=0))
+        counts = self._count_classes()
+        return np.asarray(counts.sum(axis=0))
 
     def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
         """Compute the weights of the classes for a loss, such as `torch.nn.CrossEntropyLoss`.
@@ -326,10 +330,13 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         counts: list[Mapping[int, int]] = []
         for scene_id in self.scene_ids:
             if self._points is None:
-                counts.append(self._place.entries[scene_id].counts(self.label_set))
+                entry = self._place.entries[scene_id]
+                counts.append(entry.counts(self.label_set))
             else:
-                raw_ids = self._open(scene_id).read(self.label_set.raw_ids_key)
-                counts.append(count_ids(raw_ids[self._points[scene_id]]))
+                npz = self._open(scene_id)
+                raw_ids = npz.read(self.label_set.raw_ids_key)
+                indices = self._points[scene_id]
+                counts.append(count_ids(raw_ids[indices]))
         return count_classes(counts, self.label_set)
 
     def _find_scenes(self) -> list[str]:
@@ -352,8 +359,11 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
     def _choose_scenes(self, scene_ids: Iterable[str]) -> None:
         """Make these the scenes of the dataset."""
         self.scene_ids = sorted(scene_ids)
-        self._indices = {scene_id: index for index, scene_id in enumerate(self.scene_ids)}
-        counts = [self._place.scenes[scene_id].vertex_count for scene_id in self.scene_ids]
+        self._indices = {}
+        counts = []
+        for index, scene_id in enumerate(self.scene_ids):
+            self._indices[scene_id] = index
+            counts.append(self._place.scenes[scene_id].vertex_count)
         self._lengths = np.array(counts, np.int64)
         # How often each scene was read without an epoch.
         self._plain_reads = [0] * len(self)
@@ -388,7 +398,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         if worker is None:
             return count
         # A new worker starts counting at 0 again, so mix in its seed, which differs in each epoch.
-        return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
+        seeds = np.random.SeedSequence((worker.seed, count))
+        return int(seeds.generate_state(1)[0])
 
     def _find(self, key: int | str) -> int:
         """Return the index of a scene, counted from 0, given an index from either end or an id.
@@ -423,7 +434,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             FileError: The file is missing or damaged, or holds another scene.
         """
-        return self._place.open_arrays(scene_id, self._place.read_file(scene_id))
+        data = self._place.read_file(scene_id)
+        return self._place.open_arrays(scene_id, data)
 
     def _read(self, scene_id: str) -> Sample:
         """Read a sample, without the transform."""
@@ -479,7 +491,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             ScanNetPrepError: The transform failed.
         """
-        generator = np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
+        seeds = np.random.SeedSequence((self.seed, epoch, index))
+        generator = np.random.default_rng(seeds)
         scene_id = self.scene_ids[index]
         try:
             transformed = transform(sample, generator)
@@ -489,7 +502,9 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 f"dataset[{index}, {epoch}]: {type(error).__name__}: {error}"
             ) from error
         # A plain dict becomes a sample again, whose repr is short.
-        return Sample(transformed) if type(transformed) is dict else transformed
+        if type(transformed) is dict:
+            return Sample(transformed)
+        return transformed
 
 
 def _parse_keys(keys: Iterable[str] | None) -> tuple[str, ...]:

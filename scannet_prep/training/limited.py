@@ -48,7 +48,7 @@ def read_points(path: Path) -> dict[str, Any]:
         problem = f"is not a list of annotated vertices: {error}"
         raise FileError(path, problem, _HINT_FORMAT) from None
     # NumPy reads the members of other zip files, such as those of `torch.save`, as bytes.
-    if not isinstance(content, dict) or any(isinstance(part, bytes) for part in content.values()):
+    if not isinstance(content, dict) or bytes in map(type, content.values()):
         raise FileError(path, "is not a list of vertices for each scene id", _HINT_FORMAT)
     return content
 
@@ -89,9 +89,11 @@ def check_points(
                 "expected a list of vertices",
                 "for a mask, pass np.flatnonzero(mask)",
             )
-        if indices.min(initial=0) < 0 or indices.max(initial=0) >= vertex_count:
+        lowest = indices.min(initial=0)
+        highest = indices.max(initial=0)
+        if lowest < 0 or highest >= vertex_count:
             raise UsageError(
-                f"points: {scene_id}: found vertices {indices.min():,} to {indices.max():,}, "
+                f"points: {scene_id}: found vertices {lowest:,} to {highest:,}, "
                 f"but the scene has {vertex_count:,}",
                 "use the list of this release; vertices are counted from 0",
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -39,9 +38,12 @@ def flatten(plan: Plan) -> tuple[Integers, Integers]:
     Returns:
         The scenes of all batches, int64 (S,), and where each batch ends in them, int64 (K,).
     """
-    scenes = np.array([scene for batch in plan for scene in batch], np.int64)
-    ends = np.cumsum([len(batch) for batch in plan], dtype=np.int64)
-    return scenes, ends
+    scenes: list[int] = []
+    ends = []
+    for batch in plan:
+        scenes += batch
+        ends.append(len(scenes))
+    return np.array(scenes, np.int64), np.array(ends, np.int64)
 
 
 def sum_loads(plan: Plan, lengths: Integers) -> Integers:
@@ -49,7 +51,8 @@ def sum_loads(plan: Plan, lengths: Integers) -> Integers:
     scenes, ends = flatten(plan)
     # The vertices of each scene and of all scenes before it, (S,).
     cumulative = np.cumsum(lengths[scenes])
-    return np.diff(cumulative[ends - 1], prepend=0)
+    totals = cumulative[ends - 1]
+    return np.diff(totals, prepend=0)
 
 
 def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -> Plan:
@@ -73,13 +76,17 @@ def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -
     # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks.
     is_oversize = lengths > max_points
     regular_points = lengths[~is_oversize].sum()
-    roomy_count = int(is_oversize.sum()) + int(regular_points / max_points / _MAX_FILL)
-    count = math.ceil(max(len(batches), roomy_count) / world_size) * world_size
+    roomy_count = int(regular_points / max_points / _MAX_FILL)
+    roomy_count += int(is_oversize.sum())
+    step_count = math.ceil(max(len(batches), roomy_count) / world_size)
+    count = step_count * world_size
     if count > len(lengths):
         # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
         # number of batches that are needed, every scene becomes a batch.
         largest_multiple = len(lengths) // world_size * world_size
-        count = largest_multiple if largest_multiple >= len(batches) else len(lengths)
+        count = len(lengths)
+        if largest_multiple >= len(batches):
+            count = largest_multiple
 
     # Split as many batches as are missing into two parts of similar size, those of most scenes
     # first. As long as there are fewer batches than scenes, one of them has several scenes.
@@ -128,15 +135,22 @@ def make_plan(
         packing = packing + [[scene] for scene in repeated]
 
     # Batches of similar size in the same step, so that no rank waits for another: (steps, ranks).
-    by_size = np.argsort(-sum_loads(packing, lengths), kind="stable")
+    loads = sum_loads(packing, lengths)
+    by_size = np.argsort(-loads, kind="stable")
     steps = by_size.reshape(-1, world_size)
     if generator is not None:
         # The steps in random order, and the batches of each step on random ranks.
-        steps = generator.permuted(generator.permutation(steps), axis=1)
+        steps = generator.permutation(steps)
+        steps = generator.permuted(steps, axis=1)
     return [packing[index] for index in steps.ravel().tolist()]
 
 
-def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_scenes: int) -> Plan:
+def _pack_best_fit(
+    order: list[int],
+    lengths: list[int],
+    max_points: int,
+    max_scenes: int,
+) -> Plan:
     """Pack scenes into few batches: each scene goes where it leaves the least room.
 
     The room of a batch is the number of vertices that it can still take.
@@ -173,8 +187,8 @@ def _exchange_scenes(
     # Both functions return new arrays, which are changed below.
     scenes, ends = flatten(packing)
     loads = sum_loads(packing, lengths)
-    starts = np.concatenate([[0], ends[:-1]])
-    counts = ends - starts
+    counts = np.diff(ends, prepend=0)
+    starts = ends - counts
 
     regular_loads = loads[loads <= max_points]
     if len(regular_loads) < 2:
@@ -182,41 +196,45 @@ def _exchange_scenes(
     # The limits: highest and lowest number of vertices, at equal distances from the mean. Sums of
     # whole numbers are exact, so all processors plan the same.
     mean = int(regular_loads.sum()) / len(regular_loads)
-    highest = min(float(max_points), max(float(regular_loads.max()), _MAX_EXCESS * mean))
+    highest = max(float(regular_loads.max()), _MAX_EXCESS * mean)
+    highest = min(float(max_points), highest)
     lowest = 2 * mean - highest
 
     pair_count = len(packing) // 2
-    mean_scenes = min(len(scenes) / len(packing), _MANY_SCENES)
+    mean_scenes = len(scenes) / len(packing)
+    mean_scenes = min(mean_scenes, _MANY_SCENES)
     for _ in range(int(_OFFERS_PER_SCENE * mean_scenes)):
         # The batches a and b of each pair, (P,), and the positions in `scenes` of the scenes that
         # they offer, (P,).
         order = generator.permutation(len(packing))
         a = order[:pair_count]
         b = order[pair_count : 2 * pair_count]
-        position_a = starts[a] + (generator.random(pair_count) * counts[a]).astype(np.int64)
-        position_b = starts[b] + (generator.random(pair_count) * counts[b]).astype(np.int64)
+        offset_a = generator.random(pair_count) * counts[a]
+        offset_b = generator.random(pair_count) * counts[b]
+        position_a = starts[a] + offset_a.astype(np.int64)
+        position_b = starts[b] + offset_b.astype(np.int64)
 
         # The vertices that each batch would have. A batch below the lowest number is accepted if
         # the two batches do not become less even.
-        change = lengths[scenes[position_b]] - lengths[scenes[position_a]]
+        length_a = lengths[scenes[position_a]]
+        length_b = lengths[scenes[position_b]]
+        change = length_b - length_a
         new_a = loads[a] + change
         new_b = loads[b] - change
         is_allowed = np.maximum(new_a, new_b) <= highest
         is_even = np.minimum(new_a, new_b) >= lowest
-        is_no_worse = np.abs(new_a - new_b) <= np.abs(loads[a] - loads[b])
+        new_difference = np.abs(new_a - new_b)
+        is_no_worse = new_difference <= np.abs(loads[a] - loads[b])
         is_done = is_allowed & (is_even | is_no_worse)
 
-        # Indexing by arrays makes copies, so the two sides of the exchange are independent.
         from_a = position_a[is_done]
         from_b = position_b[is_done]
-        scenes[from_a], scenes[from_b] = scenes[from_b], scenes[from_a]
+        # Indexing by an array makes a copy.
+        scenes_of_a = scenes[from_a]
+        scenes[from_a] = scenes[from_b]
+        scenes[from_b] = scenes_of_a
         loads[a[is_done]] = new_a[is_done]
         loads[b[is_done]] = new_b[is_done]
-    return _divide(scenes, ends)
-
-
-def _divide(scenes: Integers, ends: Integers) -> Plan:
-    """Divide scenes into batches: the inverse of `flatten`."""
-    scene_list = scenes.tolist()
-    bounds = [0, *ends.tolist()]
-    return [scene_list[start:end] for start, end in pairwise(bounds)]
+    # The inverse of `flatten`.
+    parts = np.split(scenes, ends[:-1])
+    return [part.tolist() for part in parts]

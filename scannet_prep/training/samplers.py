@@ -273,7 +273,8 @@ class _Pass(Iterator[list[SceneKey]]):
         self._sampler = sampler
         self._epoch = sampler.epoch
         self._step = sampler.steps_before
-        self._batches = sampler.plan(self._epoch)[sampler.rank :: sampler.world_size]
+        plan = sampler.plan(self._epoch)
+        self._batches = plan[sampler.rank :: sampler.world_size]
 
     def __next__(self) -> list[SceneKey]:
         """Hand out the next batch."""
@@ -328,15 +329,15 @@ class EvalSampler:
     def __init__(
         self, lengths: object, *, rank: int | None = None, world_size: int | None = None
     ) -> None:
-        order = np.argsort(-_check_lengths(lengths), kind="stable").tolist()
+        order = np.argsort(-_check_lengths(lengths), kind="stable")
         self._is_rank_given = rank is not None and world_size is not None
         self.rank, self.world_size = _find_rank(rank, world_size)
         # Deal the scenes, the largest first. Ranks take turns in ascending order in even steps and
         # in descending order in odd ones, so that all get about the same number of vertices.
-        turns = (self.rank, 2 * self.world_size - 1 - self.rank)
-        self._scenes = [
-            scene for number, scene in enumerate(order) if number % (2 * self.world_size) in turns
-        ]
+        period = 2 * self.world_size
+        turns = (self.rank, period - 1 - self.rank)
+        is_own = np.isin(np.arange(len(order)) % period, turns)
+        self._scenes = order[is_own].tolist()
 
     def __len__(self) -> int:
         """Number of scenes of this rank."""
@@ -384,7 +385,8 @@ def _check_lengths(lengths: object) -> NDArray[np.int64]:
     # NumPy would read all scenes of a dataset to make an array of it.
     is_dataset = hasattr(counts, "dataset") or hasattr(counts, "datasets")
     array = np.asarray(() if is_dataset else counts)
-    is_valid = array.ndim == 1 and len(array) > 0 and np.issubdtype(array.dtype, np.integer)
+    is_list = array.ndim == 1 and len(array) > 0
+    is_valid = is_list and array.dtype.kind in "iu"
     # Unsigned numbers that int64 cannot hold become negative.
     if not is_valid or array.astype(np.int64).min() < 0:
         raise UsageError(
@@ -436,14 +438,7 @@ def _find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def _read_number(name: str) -> int | None:
     """Read a whole number from the environment; None if the variable is not set."""
     text = os.environ.get(name)
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(
-            f"{name} is {text!r} in the environment, expected a whole number", _HINT_GIVE_RANK
-        ) from None
+    return int(text) if text else None
 
 
 def _find_torch_rank() -> tuple[int, int] | None:

@@ -28,7 +28,8 @@ def count_classes(scenes: Iterable[Mapping[int, int]], label_set: LabelSet) -> N
     # `ids` are the raw ids of the classes, in the order of the train ids.
     rows = [[scene.get(raw_id, 0) for raw_id in label_set.ids] for scene in scenes]
     # Without scenes, the array would have only one axis.
-    return np.array(rows, np.int64).reshape(len(rows), len(label_set))
+    counts = np.array(rows, np.int64)
+    return counts.reshape(len(rows), len(label_set))
 
 
 def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
