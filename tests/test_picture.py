@@ -84,6 +84,14 @@ def test_scene_fills_the_picture_with_the_right_side_up():
     assert columns.min() > 50
 
 
+def test_nearer_points_hide_others_and_from_above_there_is_no_perspective():
+    corners = [[0, 0, 0], [9, 9, 0]]
+    for heights, seen in (((0, 3), BLUE), ((3, 0), RED)):
+        points = [*corners, *([2, 5, height] for height in heights)]
+        image = draw(make_viewed(points, [WHITE, WHITE, RED, BLUE]))
+        assert colors_of(image) == {WHITE, seen}
+
+
 def test_points_that_face_away_are_not_drawn():
     normals = np.array([[0, 0, 1], [0, 0, -1], [0, 0, 0]], np.float32)
     scene = make_viewed([[0, 0, 0], [1, 0, 0], [2, 0, 0]], [RED, BLUE, (9, 9, 9)], normals=normals)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class Category:
         name: Name to show, such as `wall`, `chair 12 (office chair)`, `segment 17`, `wrong`. A
             name may contain any character, so pages have to escape it.
         color: Red, green, blue, 0..255.
-        count: Number of vertices; at least one.
+        count: Number of vertices; at least one in a colouring.
         raw_category: The annotator's text for an annotated instance; otherwise empty. This text
             may contain any character, too.
         object_id: The `objectId` of an annotated instance in the file of the release; None if there
@@ -59,7 +59,7 @@ class Category:
 
     name: str
     color: Color
-    count: int
+    count: int = 0
     raw_category: str = ""
     object_id: int | None = None
     note: str = ""
@@ -217,14 +217,14 @@ def color_labels(
         title: Title of the colouring; by default the name of the label set.
         notes: The notes of those classes that have one, by train id.
     """
+    notes = notes or {}
     is_class = (train_ids >= 0) & (train_ids < len(label_set))
-    return categorize(
-        np.where(is_class, train_ids, -1),
-        title=title or label_set.name,
-        name_of=label_set.names.__getitem__,
-        color_of=label_set.colors.__getitem__,
-        notes=notes,
-    )
+
+    def describe(train_id: int) -> Category:
+        note = notes.get(train_id, "")
+        return Category(label_set.names[train_id], label_set.colors[train_id], note=note)
+
+    return categorize(np.where(is_class, train_ids, -1), describe, title=title or label_set.name)
 
 
 def color_instances(
@@ -240,14 +240,19 @@ def color_instances(
         label_set: The label set of the names.
     """
     names = name_groups(groups, label_set)
-    return categorize(
-        instances,
-        title="instances",
-        name_of=lambda instance: names.get(instance, f"instance {instance}"),
-        color_of=color_instance,
-        groups={group.id: group for group in groups},
-        is_per_scene=True,
-    )
+    by_id = {group.id: group for group in groups}
+
+    def describe(instance: int) -> Category:
+        color = color_instance(instance)
+        group = by_id.get(instance)
+        if group is None:
+            return Category(f"instance {instance}", color)
+        raw_category = group.raw_category
+        return Category(
+            names[instance], color, raw_category=raw_category, object_id=group.object_id
+        )
+
+    return categorize(instances, describe, title="instances", is_per_scene=True)
 
 
 def color_instance(number: int) -> Color:
@@ -257,21 +262,16 @@ def color_instance(number: int) -> Color:
 
 def color_segments(segments: NDArray[np.integer[Any]], *, is_computed: bool = False) -> Coloring:
     """Colour vertices by segment; the title shows if the segments are not from the release."""
-    return categorize(
-        segments,
-        title="computed segments" if is_computed else "segments",
-        name_of="segment {}".format,
-        color_of=_color_segment,
-        is_per_scene=True,
-    )
+    title = "computed segments" if is_computed else "segments"
+    return categorize(segments, _describe_segment, title=title, is_per_scene=True)
 
 
-def _color_segment(number: int) -> Color:
-    """Return a colour that differs from those of similar numbers."""
+def _describe_segment(number: int) -> Category:
+    """Name a segment. Its colour differs from those of similar numbers."""
     # Multiplicative hashing (Knuth): the upper bits of the product are well mixed.
     mixed = number * 2_654_435_769 % (1 << 32)
     red, green, blue = (64 + (mixed >> shift & 255) * 3 // 4 for shift in (24, 16, 8))
-    return red, green, blue
+    return Category(f"segment {number}", (red, green, blue))
 
 
 def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
@@ -282,13 +282,9 @@ def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
 
 def categorize(
     numbers: NDArray[np.integer[Any]],
+    describe: Callable[[int], Category],
     *,
     title: str,
-    name_of: Callable[[int], str],
-    color_of: Callable[[int], Color],
-    groups: Mapping[int, AnnotatedGroup] | None = None,
-    notes: Mapping[int, str] | None = None,
-    instances: Mapping[int, str] | None = None,
     tables: tuple[Explanation, ...] = (),
     is_per_scene: bool = False,
 ) -> Coloring:
@@ -296,36 +292,19 @@ def categorize(
 
     Args:
         numbers: (V,), the number of each vertex.
+        describe: Returns the category of a number, without the count.
         title: Title of the colouring.
-        name_of: Returns the name of a number.
-        color_of: Returns the colour of a number.
-        groups: The annotated groups of those numbers that have one.
-        notes: The notes of those numbers that have one.
-        instances: The names of the annotated instances that numbers of masks match.
         tables: The tables of the colouring.
         is_per_scene: As in `Coloring`.
     """
-    groups = groups or {}
-    notes = notes or {}
-    instances = instances or {}
     # The numbers that occur, (C,): the most frequent first, negative ones last, as one.
     numbers = np.maximum(numbers.astype(np.int64), -1)
     values, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     order = np.lexsort([-counts, values < 0])
     categories = []
     for value, count in zip(values[order].tolist(), counts[order].tolist(), strict=True):
-        group = groups.get(value)
-        categories.append(
-            Category(
-                name=UNLABELED if value < 0 else name_of(value),
-                color=UNLABELED_COLOR if value < 0 else color_of(value),
-                count=count,
-                raw_category=group.raw_category if group else "",
-                object_id=group.object_id if group else None,
-                note=notes.get(value, ""),
-                instance=instances.get(value, ""),
-            )
-        )
+        category = Category(UNLABELED, UNLABELED_COLOR) if value < 0 else describe(value)
+        categories.append(replace(category, count=count))
 
     # The category of each vertex, (V,): `argsort` inverts the order, and so gives the new position
     # of each value.

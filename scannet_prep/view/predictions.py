@@ -25,6 +25,7 @@ from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.view.coloring import (
+    Category,
     Color,
     Coloring,
     Explanation,
@@ -152,9 +153,8 @@ def _color_classes(
         "error": categorize(
             # -1 for unlabeled, 0 for right, 1 for wrong.
             np.where(is_labeled, is_wrong, -1),
+            (Category("right", RIGHT_COLOR), Category("wrong", WRONG_COLOR)).__getitem__,
             title=_title("right or wrong", prediction),
-            name_of=("right", "wrong").__getitem__,
-            color_of=(RIGHT_COLOR, WRONG_COLOR).__getitem__,
             tables=tuple(table for table in tables if table.rows),
         ),
     }
@@ -187,18 +187,23 @@ def _color_instances(
         precisions = _list_scores("average precision, %", scores.result(), columns, {})
         errors["error"] = categorize(
             judgement.vertices,
+            lambda number: Category(str(Verdict(number)), VERDICT_COLORS[Verdict(number)]),
             title=_title("right or wrong", prediction),
-            name_of=lambda verdict: str(Verdict(verdict)),
-            color_of=lambda verdict: VERDICT_COLORS[Verdict(verdict)],
             tables=(precisions, *_list_pairs(judgement, truth, names)),
         )
+
+    def describe(number: int) -> Category:
+        return Category(
+            names[number],
+            color_instance(instances[number]),
+            note=notes.get(number, ""),
+            instance=matched.get(number, ""),
+        )
+
     predicted = categorize(
         find_top_masks(masks),
+        describe,
         title=_title("predicted instances", prediction),
-        name_of=names.__getitem__,
-        color_of=lambda number: color_instance(instances[number]),
-        notes=notes,
-        instances=matched,
         is_per_scene=True,
     )
     return {"prediction": predicted, **errors}
