@@ -38,8 +38,6 @@ _FILLED = 0.96
 _BESIDE_LEGEND = 0.74
 # Radius of a point, in mean distances between neighbours: the distances vary.
 _SPREAD = 0.9
-# Thumbnails show every fourth point, twice as large.
-_THUMBNAIL_STEP = 4
 # Points on surfaces that face away from the camera, by the cosine of the angle, are not drawn.
 _MIN_COSINE = -0.2
 _VIEWS = {"orbit": (-60.0, 40.0), "top": (-90.0, 90.0)}
@@ -111,17 +109,17 @@ class PictureOptions:
         hidden: Names of categories that are left out. A triangle is left out with each of its
             corners.
         has_legend: Whether title and categories are listed.
-        is_thumbnail: Whether few points are enough.
+        step: Draw only every so many points, larger, and no triangles, if this is more than 1.
     """
 
     view: View = View()
     size: tuple[int, int] = (800, 600)
     hidden: tuple[str, ...] = ()
     has_legend: bool = True
-    is_thumbnail: bool = False
+    step: int = 1
 
 
-THUMBNAIL = PictureOptions(size=THUMBNAIL_SIZE, has_legend=False, is_thumbnail=True)
+THUMBNAIL = PictureOptions(size=THUMBNAIL_SIZE, has_legend=False, step=4)
 
 
 def draw_scene(
@@ -157,6 +155,7 @@ def draw_scene(
     if options.has_legend:
         top = 2 * _choose_text_size(height) * _SAMPLES
         area = area * (_BESIDE_LEGEND if coloring.categories else 1, 1) - (0, top)
+        area = area.clip(1)
 
     positions, depths = options.view.project(scene.points)
     low, high = positions.min(axis=0), positions.max(axis=0)
@@ -165,9 +164,13 @@ def draw_scene(
     positions = (positions - (low + high) / 2) * scale + area / 2 + (0, top)
     colors = _shade(scene, coloring, options.view)
     is_shown = ~_find_hidden(scene, options.hidden)
-    if scene.faces is None or options.is_thumbnail:
-        drawn = _choose_points(scene, is_shown, options)
-        radii = _choose_radius(scene, options) * scale / depths[drawn]
+    if scene.faces is None or options.step > 1:
+        if scene.normals is not None:
+            cosines = scene.normals.astype(np.float32) @ options.view.axes[2]
+            is_shown &= cosines >= _MIN_COSINE
+        drawn = np.flatnonzero(is_shown)[:: options.step]
+        radius = _SPREAD * math.sqrt(options.step) * estimate_spacing(scene.points)
+        radii = radius * scale / depths[drawn]
         _draw_points(image, positions[drawn], depths[drawn], radii, colors[drawn])
     else:
         faces = scene.faces[is_shown[scene.faces].all(axis=1)]
@@ -206,23 +209,6 @@ def _shade(scene: ViewedScene, coloring: Coloring, view: View) -> NDArray[np.uin
     light = (scene.normals.astype(np.float32) @ (_LIGHT @ view.axes).astype(np.float32)).clip(0, 1)
     brightness = _AMBIENT + (1 - _AMBIENT) * light
     return (coloring.colors * brightness[:, np.newaxis]).astype(np.uint8)
-
-
-def _choose_points(
-    scene: ViewedScene, is_shown: NDArray[np.bool_], options: PictureOptions
-) -> NDArray[np.intp]:
-    """Choose the points on surfaces that face the camera, indices (N,)."""
-    if scene.normals is not None:
-        cosines = scene.normals.astype(np.float32) @ options.view.axes[2]
-        is_shown = is_shown & (cosines >= _MIN_COSINE)
-    step = _THUMBNAIL_STEP if options.is_thumbnail else 1
-    return np.flatnonzero(is_shown)[::step]
-
-
-def _choose_radius(scene: ViewedScene, options: PictureOptions) -> float:
-    """Return the radius of points without a hole between them, in metres."""
-    radius = _SPREAD * estimate_spacing(scene.points)
-    return radius * math.sqrt(_THUMBNAIL_STEP) if options.is_thumbnail else radius
 
 
 def _draw_points(
