@@ -164,6 +164,28 @@ def test_hidden_classes_are_left_out_of_every_colouring_and_of_the_legend(viewed
     assert colors_of(rgb) == {WHITE}
 
 
+def test_triangle_is_left_out_with_each_of_its_corners():
+    points, faces = squares(0)
+    scene = make_viewed(points, [RED, RED, RED, BLUE], faces)
+    classes = color_labels(np.array([0, 5, 0, 0]), SCANNET20)
+    scene = replace(scene, colorings={**scene.colorings, "labels": classes})
+
+    whole, part = draw(scene), draw(scene, hidden=("sofa",))
+
+    count = np.count_nonzero((whole == RED).all(axis=2))
+    assert 0.4 < np.count_nonzero((part == RED).all(axis=2)) / count < 0.6
+
+
+def test_some_of_the_points_are_drawn_larger():
+    points = [[number, number % 2, 0] for number in range(8)]
+    scene = make_viewed(points, [(30 * number, 0, 0) for number in range(8)])
+    image = draw(scene, step=4)
+
+    assert colors_of(image) == {WHITE, (0, 0, 0), (120, 0, 0)}
+    counts = [np.count_nonzero((each == 0).all(axis=2)) for each in (draw(scene), image)]
+    assert counts[1] > counts[0]
+
+
 def test_legend_lists_the_classes_in_a_column_at_the_right(viewed):
     image = draw_scene(viewed, "scannet20", PictureOptions(size=(800, 600)))
     colors = colors_of(image[:, 600:])

@@ -14,6 +14,7 @@ from scannet_prep.view.coloring import (
     INSTANCE_COLORS,
     UNLABELED_COLOR,
     Category,
+    color_labels,
     color_segments,
     view_scene,
 )
@@ -121,6 +122,11 @@ def test_every_colouring_of_a_predicted_scene_agrees_with_its_categories(whole_d
 
     assert list(viewed.colorings)[6:] == ["prediction", "error", "prediction-2", "error-2"]
     assert viewed.colorings["error-2"].title == "right or wrong: B"
+    assert viewed.choose("", SCANNET200) == "prediction"
+    for label_set, raw_ids in ((SCANNET20, scene.nyu40_ids), (SCANNET200, scene.scannet_ids)):
+        train_ids = label_set.train_ids_from_raw_ids(raw_ids, -1).tolist()
+        names = names_of_vertices(viewed.colorings[label_set.name.lower()])
+        assert names == [label_set.name_of(train_id) for train_id in train_ids]
     for name, coloring in viewed.colorings.items():
         assert coloring.colors.shape == (len(scene.points), 3), name
         assert coloring.colors.dtype == np.uint8, name
@@ -138,6 +144,11 @@ def test_many_segments_have_indices_of_32_bits():
 
     assert coloring.indices.dtype == np.uint32
     assert names_of_vertices(coloring, 69_999) == ["segment 69999", "segment 0"]
+
+
+def test_label_outside_the_label_set_is_unlabeled():
+    coloring = color_labels(np.array([0, 255, 20, -1, -100]), SCANNET20)
+    assert names_of_vertices(coloring) == ["wall", *["unlabeled"] * 4]
 
 
 def test_test_scene_has_no_annotation_and_is_coloured_by_prediction_or_rgb(whole_dir):
