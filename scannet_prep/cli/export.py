@@ -126,24 +126,18 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         is_forced=arguments.force,
     )
     console.say(_describe(plan))
+    more = {"settings": plan.settings, "left_out": plan.left_out}
     if arguments.dry_run:
         reasons, lines = describe_tasks(plan.tasks)
-        planned = {
-            "dry_run": True,
-            "out_dir": out_dir,
-            "settings": plan.settings,
-            "to_make": reasons,
-            "kept": plan.kept,
-            "left_out": plan.left_out,
-        }
-        return Outcome(planned, lines)
+        facts = {"dry_run": True, "out_dir": out_dir, "to_make": reasons, "kept": plan.kept}
+        return Outcome(facts, lines, more=more)
     with shared.executor_from(arguments) as executor:
         report = export.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
         )
     size = f"{count_of(report.files, 'file')}, {format_bytes(report.size_bytes)}"
     lines = summarize_run(report, size, console.seconds)
-    return Outcome(report, lines, report.failures)
+    return Outcome(report, lines, report.failures, more)
 
 
 def _describe(plan: ExportPlan) -> str:

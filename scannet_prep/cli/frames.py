@@ -146,30 +146,29 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     plan = frames.plan(raw_dir, out_dir, options, selection=shared.selection_from(arguments))
     console.say("\n".join(_describe(plan)))
     jobs = shared.jobs_from(arguments)
+    more = {"options": plan.context.options, "without_stream": plan.without_stream}
     if arguments.dry_run:
         counts, failures = frames.count(plan, jobs=jobs, progress=console)
         reasons, lines = describe_tasks(plan.tasks)
         total = sum(scene.frames for scene in counts.values())
         lines.append(f"with {count_of(total, 'frame')}")
-        planned = {
+        facts = {
             "dry_run": True,
             "raw_dir": raw_dir,
             "out_dir": out_dir,
-            "options": plan.context.options,
             "to_make": reasons,
             "scenes": {name: scene._asdict() for name, scene in counts.items()},
             "kept": [record.scene_id for record in plan.kept],
-            "without_stream": plan.without_stream,
             "failures": failures,
         }
-        return Outcome(planned, lines, failures)
+        return Outcome(facts, lines, failures, more)
     with shared.executor_from(arguments) as executor:
         report = frames.run(plan, jobs=jobs, progress=console, executor=executor)
     size = f"{count_of(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
     lines = summarize_run(report, size, console.seconds)
     if report.lost_frames:
         lines.append(f"without tracking: {report.lost_frames:,} frames, listed in frames.json")
-    return Outcome(report, lines, report.failures)
+    return Outcome(report, lines, report.failures, more)
 
 
 def _describe(plan: FramesPlan) -> Iterator[str]:

@@ -32,7 +32,7 @@ from scannet_prep.export.format import (
     encode_npy,
 )
 from scannet_prep.export.objects import (
-    VOTENET_CLASSES,
+    box_classes,
     find_boxes,
     mask_objects,
     number_objects,
@@ -53,7 +53,7 @@ def encode_votenet(scene: ProcessedScene, settings: ExportSettings) -> tuple[Fil
     arrays = {
         "vert": np.hstack([scene.points[chosen], scene.colors[chosen]], dtype=np.float32),
         **_label_vertices(scene, chosen),
-        "bbox": _make_boxes(scene, VOTENET_CLASSES)[:, :7],
+        "bbox": _make_boxes(scene, box_classes(SCANNET20))[:, :7],
     }
     return _encode_arrays(scene, arrays), {}
 

@@ -32,7 +32,7 @@ from scannet_prep.export.format import (
     segments_of,
 )
 from scannet_prep.export.objects import (
-    VOTENET_CLASSES,
+    box_classes,
     find_boxes,
     mask_objects,
     number_objects,
@@ -40,11 +40,9 @@ from scannet_prep.export.objects import (
 )
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.label_sets import SCANNET20, LabelSet
+from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import Split
 
-# By ScanNet id.
-_WALL_AND_FLOOR_200 = {1, 3}
 _POINTS_PER_SAMPLE = 8192
 # Python 3.8, with which the programs run, reads this protocol.
 _PICKLE_PROTOCOL = 4
@@ -93,7 +91,7 @@ def _make_record(
     matrix = np.eye(4) if settings.is_aligned else scene.axis_alignment
     columns = move_columns(np.ascontiguousarray(scene.points.T, np.float64), matrix[:3])
     label_set = settings.label_set
-    classes = list(_box_classes(label_set))
+    classes = list(box_classes(label_set))
     object_ids = number_objects(scene.meta.groups)
     boxes = [
         (classes.index(box.raw_id), box.center_and_size)
@@ -121,7 +119,7 @@ def share(
     label_set = settings.label_set
     dataset = label_set.name.lower().removesuffix("20")
     prefix = f"{dataset}_oneformer3d" if has_segments else dataset
-    names = _box_classes(label_set).values()
+    names = box_classes(label_set).values()
     categories = {name: number for number, name in enumerate(names)}
     metainfo = {"categories": categories, "dataset": dataset, "info_version": "1.1"}
     files = {}
@@ -164,17 +162,6 @@ def _make_info(scene_id: str, record: Record, *, has_segments: bool) -> dict[str
         info["pts_instance_mask_path"] = path
         info["axis_align_matrix"] = record["axis_align_matrix"]
     return info
-
-
-def _box_classes(label_set: LabelSet) -> dict[int, str]:
-    """Return the classes that have boxes, by raw id: of ScanNet200 all but wall and floor."""
-    if label_set == SCANNET20:
-        return VOTENET_CLASSES
-    return {
-        label_class.raw_id: label_class.name
-        for label_class in label_set.classes
-        if label_class.raw_id not in _WALL_AND_FLOOR_200
-    }
 
 
 def _resample(vertex_counts: Sequence[int]) -> NDArray[np.int32]:

@@ -8,33 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.release.label_sets import SCANNET20, LabelSet
 
-# The 18 classes of VoteNet, by nyu40 id. The spelling of "showercurtrain" and "garbagebin" is that
-# of the programs.
-VOTENET_CLASSES = {
-    3: "cabinet",
-    4: "bed",
-    5: "chair",
-    6: "sofa",
-    7: "table",
-    8: "door",
-    9: "window",
-    10: "bookshelf",
-    11: "picture",
-    12: "counter",
-    14: "desk",
-    16: "curtain",
-    24: "refrigerator",
-    28: "showercurtrain",
-    33: "toilet",
-    34: "sink",
-    36: "bathtub",
-    39: "garbagebin",
-}
+# Names in the programs that are not those of ScanNet20.
+_SPELLINGS_20 = {"shower curtain": "showercurtrain", "otherfurniture": "garbagebin"}
 # The programs store the number plus one as uint32.
 _MAX_OBJECT_ID = 2**32 - 2
 
@@ -51,6 +32,19 @@ class ObjectBox(NamedTuple):
     object_id: int
     raw_id: int
     center_and_size: list[float]
+
+
+def box_classes(label_set: LabelSet) -> dict[int, str]:
+    """Return the classes that have boxes, all but wall and floor, by raw id.
+
+    Those of ScanNet20 are the 18 classes of VoteNet, in the spelling of the programs.
+    """
+    spellings = _SPELLINGS_20 if label_set == SCANNET20 else {}
+    classes = {}
+    for label_class in label_set.classes:
+        if label_class.name not in NO_INSTANCES:
+            classes[label_class.raw_id] = spellings.get(label_class.name, label_class.name)
+    return classes
 
 
 def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,21 +122,17 @@ class ExportReport:
 
     Attributes:
         out_dir: The folder of the export.
-        settings: The format, and what it was made with.
         made: Scenes that were made.
         kept: Scenes that were up to date.
         failures: Scenes that could not be made.
-        left_out: Why test scenes are left out; empty if they are not.
         files: Number of files of all scenes of the export.
         size_bytes: Size of these files.
     """
 
     out_dir: Path
-    settings: Mapping[str, Any] = field(hash=False)
     made: tuple[str, ...]
     kept: tuple[str, ...]
     failures: tuple[Finding, ...]
-    left_out: str
     files: int
     size_bytes: int
 
@@ -356,11 +352,9 @@ def run(
     sizes = [size for entry in scenes.values() for size in entry.sizes.values()]
     return ExportReport(
         out_dir=out_dir,
-        settings=plan.settings,
         made=tuple(sorted(made)),
         kept=plan.kept,
         failures=tuple(failure for _, failure in sorted(failures.items())),
-        left_out=plan.left_out,
         files=len(sizes),
         size_bytes=sum(sizes),
     )

@@ -114,11 +114,9 @@ class FramesReport:
 
     Attributes:
         out_dir: The folder of the frames.
-        options: What was extracted.
         made: Scenes that were extracted.
         kept: Scenes that were up to date.
         failures: Scenes that could not be extracted.
-        without_stream: Scenes that were not named, and have neither a sensor stream nor frames.
         frames: Number of frames of the selected scenes, with those of scenes that were kept.
         lost_frames: Number of frames without tracking; they are omitted unless the options keep
             them.
@@ -126,11 +124,9 @@ class FramesReport:
     """
 
     out_dir: Path
-    options: FrameOptions
     made: tuple[str, ...]
     kept: tuple[str, ...]
     failures: tuple[Finding, ...]
-    without_stream: tuple[str, ...]
     frames: int
     lost_frames: int
     size_bytes: int
@@ -341,11 +337,9 @@ def run(
     extracted = [*made.values(), *plan.kept]
     return FramesReport(
         out_dir=plan.out_dir,
-        options=context.options,
         made=tuple(sorted(made)),
         kept=tuple(str(record.scene_id) for record in plan.kept),
         failures=tuple(failure for _, failure in sorted(failures.items())),
-        without_stream=plan.without_stream,
         frames=sum(len(record.frames) for record in extracted),
         lost_frames=sum(len(record.lost) for record in extracted),
         size_bytes=sum(record.size_bytes for record in extracted),
