@@ -14,6 +14,7 @@ import base64
 import hashlib
 import json
 import math
+from dataclasses import asdict
 from html import escape
 from importlib import resources
 from string import Template
@@ -54,13 +55,11 @@ def make_scene_page(
     origin = points.min(axis=0)
     size = points.max(axis=0) - origin
     # A scene of one point has no extent.
-    step = (float(size.max()) or 1.0) / _STEPS
-    grid = np.rint((points - origin) / step).astype(np.uint16)
-    arrays: dict[str, NDArray[Any]] = {"steps": np.diff(grid, axis=0, prepend=np.uint16(0))}
+    step = float(size.max()) / _STEPS or 1.0
+    arrays: dict[str, NDArray[Any]] = {"steps": _find_steps((points - origin) / step)}
     if scene.faces is not None:
-        arrays["faces"] = _pack_faces(scene.faces)
-    colorings = scene.colorings.items()
-    for name, coloring in colorings:
+        arrays["faces"] = _sort_faces(scene.faces)
+    for name, coloring in scene.colorings.items():
         arrays[f"color-{name}"] = _find_values(coloring)
 
     data = {
@@ -72,71 +71,89 @@ def make_scene_page(
         "step": step,
         "spacing": estimate_spacing(scene.points),
         "unlabeled": UNLABELED,
-        "arrays": [{"name": name, "width": each.itemsize} for name, each in arrays.items()],
-        "colorings": [_describe_coloring(*each) for each in colorings],
+        "widths": {name: array.itemsize for name, array in arrays.items()},
+        "colorings": [_describe_coloring(*each) for each in scene.colorings.items()],
     }
     # Escape "<", so that no name can end the element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     blocks = [_embed("data", text)]
-    blocks += [_embed(f"array-{name}", _pack(array)) for name, array in arrays.items()]
+    for name, array in arrays.items():
+        blocks.append(_embed(f"array-{name}", _pack(array)))
+
+    choices = ""
+    options = ""
+    for name, coloring in scene.colorings.items():
+        choices += _make_choice(escape(name), escape(coloring.title))
+        options += f'<option value="{escape(name)}">{escape(coloring.title)}</option>'
     style = _read_asset("page.css")
     script = _read_asset("drawing.js") + _read_asset("viewer.js")
     still = ""
     if picture:
-        png = base64.b64encode(picture).decode()
-        still = f'<img src="data:image/png;base64,{png}" alt="">'
-    return _fill(
-        _read_asset("page.html"),
+        still = f'<img src="data:image/png;base64,{_encode(picture)}" alt="">'
+    page = Template(_read_asset("page.html")).substitute(
         policy=_make_policy(style, script),
         style=style,
         script=script,
         name=escape(scene.scene_id),
-        facts=escape(_describe_scene(scene, size)),
+        facts=escape(_describe_scene(scene, size.tolist())),
         home='<a href="/">All scenes</a>' if is_served else "",
-        choices="".join(_make_choice(*each) for each in colorings),
-        options="".join(_make_option(*each) for each in colorings),
+        choices=choices,
+        options=options,
         still=still,
         low=math.floor(origin[2]),
         high=math.ceil(origin[2] + size[2]),
         mesh="disabled" if scene.faces is None else "checked",
         blocks="\n".join(blocks),
     )
+    # Paths may contain lone surrogates, which UTF-8 cannot encode.
+    return page.encode("utf-8", "backslashreplace")
 
 
-def _pack_faces(faces: NDArray[np.int32]) -> NDArray[np.int32]:
+def _find_steps(steps: NDArray[np.float64]) -> NDArray[np.uint16]:
+    """Round positions in steps, (V, 3), and return their differences, which wrap around."""
+    grid = np.rint(steps).astype(np.uint16)
+    return np.diff(grid, axis=0, prepend=np.uint16(0))
+
+
+def _sort_faces(faces: NDArray[np.int32]) -> NDArray[np.int32]:
     """Sort triangles, (F, 3), and return their differences; see the docstring of the module."""
     # Rotating a triangle does not turn it over.
-    rotations = (faces.argmin(axis=1)[:, np.newaxis] + np.arange(3)) % 3
-    corners = np.take_along_axis(faces, rotations, axis=1).astype(np.int32)
+    first = faces.argmin(axis=1)[:, np.newaxis]
+    columns = (first + np.arange(3)) % 3
+    corners = np.take_along_axis(faces, columns, axis=1).astype(np.int32)
     # The last key of `lexsort` comes first.
-    corners = corners[np.lexsort(corners.T[::-1])]
-    lowest = corners[:, :1]
-    return np.hstack([np.diff(lowest, axis=0, prepend=np.int32(0)), corners[:, 1:] - lowest])
+    order = np.lexsort(corners.T[::-1])
+    corners = corners[order]
+    lowest = corners[:, 0]
+    corners[:, 1:] -= lowest[:, np.newaxis]
+    corners[:, 0] = np.diff(lowest, prepend=np.int32(0))
+    return corners
 
 
 def _find_values(coloring: Coloring) -> NDArray[np.unsignedinteger[Any]]:
     """Return the indices of categories, (V,), or the colours if there are none, (V, 3)."""
     if coloring.indices is None:
         return coloring.colors
-    is_small = len(coloring.categories) <= 1 << 8
-    return coloring.indices.astype(np.uint8) if is_small else coloring.indices
+    dtype = np.min_scalar_type(len(coloring.categories))
+    return coloring.indices.astype(dtype)
 
 
 def _pack(array: NDArray[Any]) -> str:
     """Pack an array; see the docstring of the module."""
-    ordered = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    planes = ordered.view(np.uint8).reshape(-1, array.dtype.itemsize).T
-    packed = deflate.deflate_compress(planes.tobytes(), _DEFLATE_LEVEL)
-    return base64.b64encode(packed).decode()
+    little_endian = array.dtype.newbyteorder("<")
+    ordered = np.ascontiguousarray(array, little_endian)
+    planes = ordered.view(np.uint8).reshape(-1, array.itemsize).T
+    return _encode(deflate.deflate_compress(planes.tobytes(), _DEFLATE_LEVEL))
 
 
-def _describe_scene(scene: ViewedScene, size: NDArray[np.float64]) -> str:
-    """Describe a scene in a line."""
+def _describe_scene(scene: ViewedScene, size: list[float]) -> str:
+    """Describe a scene in a line; its size is in metres."""
+    x, y, z = size
     parts = [scene.split, scene.frame, f"{len(scene.points):,} vertices"]
     if scene.faces is not None:
         parts.append(f"{len(scene.faces):,} faces")
-    parts.append(" x ".join(f"{length:.1f}" for length in size.tolist()) + " m")
-    return " · ".join(part for part in parts if part)
+    parts.append(f"{x:.1f} x {y:.1f} x {z:.1f} m")
+    return " · ".join(filter(None, parts))
 
 
 def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:
@@ -146,37 +163,20 @@ def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:
         "title": coloring.title,
         "isPerScene": coloring.is_per_scene,
         "categories": [_describe_category(category) for category in coloring.categories],
-        "tables": [
-            {"title": table.title, "columns": table.columns, "rows": table.rows}
-            for table in coloring.tables
-        ],
+        "tables": [asdict(table) for table in coloring.tables],
     }
 
 
 def _describe_category(category: Category) -> dict[str, Any]:
-    """Describe a category; those of the same key share a line of the legend."""
-    description = {
-        "key": category.instance,
-        "name": category.name,
-        "color": category.color,
-        "count": category.count,
-        "note": category.note,
-        "raw": category.raw_category,
-        "object": category.object_id,
-    }
-    return {key: value for key, value in description.items() if value not in ("", None)}
+    """Describe a category, without empty fields."""
+    fields = asdict(category)
+    return {key: value for key, value in fields.items() if value not in ("", None)}
 
 
-def _make_choice(name: str, coloring: Coloring) -> str:
-    """Make the button that chooses a colouring."""
-    name = escape(name)
+def _make_choice(name: str, title: str) -> str:
+    """Make the button that chooses a colouring, from escaped texts."""
     field = f'<input type="radio" name="color" value="{name}">'
-    return f'<label title="{escape(coloring.title)}">{field}{name}</label>'
-
-
-def _make_option(name: str, coloring: Coloring) -> str:
-    """Make the line of a list that chooses a colouring."""
-    return f'<option value="{escape(name)}">{escape(coloring.title)}</option>'
+    return f'<label title="{title}">{field}{name}</label>'
 
 
 def _make_policy(style: str, script: str) -> str:
@@ -195,7 +195,12 @@ def _make_policy(style: str, script: str) -> str:
 def _hash_source(text: str) -> str:
     """Return the source expression of a style or a script."""
     digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{_encode(digest)}'"
+
+
+def _encode(data: bytes | bytearray) -> str:
+    """Return data as base64."""
+    return base64.b64encode(data).decode()
 
 
 def _embed(name: str, text: str) -> str:
@@ -207,9 +212,3 @@ def _read_asset(name: str) -> str:
     """Read one of the files that pages are made of."""
     folder = resources.files("scannet_prep").joinpath("assets", "page")
     return folder.joinpath(name).read_text(encoding="utf-8")
-
-
-def _fill(template: str, **texts: object) -> bytes:
-    """Fill the places of a template, which are marked by `$name`."""
-    # Paths may contain lone surrogates, which UTF-8 cannot encode.
-    return Template(template).substitute(texts).encode("utf-8", "backslashreplace")

@@ -32,7 +32,7 @@ class Viewer {
   constructor(data, arrays) {
     this.data = data;
     for (const coloring of data.colorings) {
-      for (const category of coloring.categories) category.key ??= category.name;
+      for (const category of coloring.categories) category.key = category.instance ?? category.name;
       coloring.values = arrays[`color-${coloring.name}`];
     }
     const { steps, faces: corners = new Int32Array(0) } = arrays;
@@ -243,8 +243,8 @@ class Viewer {
     if (vertex < 0) return;
     const rows = this.describe(vertex, data.colorings);
     const categories = data.colorings.map((each) => each.categories[each.values[vertex]]);
-    const group = categories.find((category) => category?.raw);
-    if (group) rows.push(["raw category", group.raw], ["object id", group.object]);
+    const group = categories.find((category) => category?.raw_category);
+    if (group) rows.push(["raw category", group.raw_category], ["object id", group.object_id]);
     const coloring = [...this.shown, ...data.colorings].find((each) => each.isPerScene);
     const value = coloring?.values[vertex];
     if (coloring && coloring.categories[value].name !== data.unlabeled) {
@@ -418,7 +418,7 @@ function makeTables({ tables }) {
 }
 
 /** Unpack an array of the page: base64 of deflate, the first bytes of all numbers first. */
-async function unpack({ name, width }) {
+async function unpack(name, width) {
   const packed = decodeBase64($(`array-${name}`).textContent);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   const planes = new Uint8Array(await new Response(stream).arrayBuffer());
@@ -506,8 +506,8 @@ function makeColors({ categories, values }, isShown, highlighted) {
 /** Unpack the scene, and show it. */
 async function start() {
   const data = JSON.parse($("data").textContent);
-  const unpacked = await Promise.all(data.arrays.map(unpack));
-  const arrays = Object.fromEntries(data.arrays.map(({ name }, i) => [name, unpacked[i]]));
+  const arrays = {};
+  for (const [name, width] of Object.entries(data.widths)) arrays[name] = await unpack(name, width);
   window.viewer = new Viewer(data, arrays);
 }
 
