@@ -21,7 +21,7 @@ from scannet_prep.base.images import encode_jpeg, encode_png
 from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.synthetic.raster import Float32s, ImagePoints, Visible, draw_triangles
-from scannet_prep.synthetic.scene import SyntheticScene
+from scannet_prep.synthetic.scene import SyntheticScene, spread_over_vertices
 
 # The focal lengths of the metadata of a synthetic scene (1150 for 1296 columns, 575 for 640), at a
 # quarter of the size.
@@ -81,7 +81,12 @@ def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
         scene: The scene.
         count: The number of frames. Tracking is lost in the second one.
     """
-    scannet_ids, object_ids = _find_vertex_ids(scene)
+    rows = builtin_label_map().rows
+    raw_ids = [rows[group.raw_category].scannet_id for group in scene.groups]
+    scannet_ids = spread_over_vertices(scene, raw_ids).astype(np.uint16)
+    # All groups of synthetic scenes have an object id.
+    numbers = [(group.object_id or 0) + 1 for group in scene.groups]
+    object_ids = spread_over_vertices(scene, numbers).astype(np.uint8)
     color_camera, depth_camera = make_cameras()
     for number, pose in enumerate(_make_poses(scene, count)):
         seen, _ = render(scene, pose, color_camera)
@@ -99,7 +104,11 @@ def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
         )
 
 
-def render(scene: SyntheticScene, pose: Float32s, camera: SensorCamera) -> tuple[Visible, Float32s]:
+def render(
+    scene: SyntheticScene,
+    pose: Float32s,
+    camera: SensorCamera,
+) -> tuple[Visible, Float32s]:
     """Render the mesh of a scene.
 
     Args:
@@ -112,19 +121,25 @@ def render(scene: SyntheticScene, pose: Float32s, camera: SensorCamera) -> tuple
     """
     # Row vectors: this is the inverse of the rotation.
     rotation = pose[:3, :3]
-    points = (scene.positions - pose[:3, 3]) @ rotation
-    depths = np.asarray(points[:, 2], np.float32)
+    position = pose[:3, 3]
+    points = (scene.positions - position) @ rotation
+    right, down, forward = points.T
+    depths = np.asarray(forward, np.float32)
     # Vertices behind the camera get any depth in front of it: their triangles are not drawn.
     is_before = depths[scene.faces] > _NEAR
     is_drawn = is_before.all(axis=1)
-    nearness: Float32s = np.reciprocal(np.maximum(depths, np.float32(_NEAR)))
-    (fx, _, cx), (_, fy, cy) = camera.intrinsic[:2, :3]
+    clipped = np.maximum(depths, np.float32(_NEAR))
+    nearness: Float32s = np.reciprocal(clipped)
+    columns, rows = camera.intrinsic[:2]
+    fx, _, cx, _ = columns
+    _, fy, cy, _ = rows
     projected = ImagePoints(
-        x=points[:, 0] * nearness * fx + cx,
-        y=points[:, 1] * nearness * fy + cy,
+        x=right * nearness * fx + cx,
+        y=down * nearness * fy + cy,
         nearness=nearness,
     )
-    seen = draw_triangles(projected, scene.faces[is_drawn], *camera.size)
+    faces = scene.faces[is_drawn]
+    seen = draw_triangles(projected, faces, *camera.size)
     return seen, depths
 
 
@@ -144,8 +159,9 @@ def encode_files(scene: SyntheticScene, count: int) -> dict[str, bytes]:
     instances: dict[str, bytes] = {}
     for number, frame in enumerate(render_frames(scene, count)):
         stream.append(_encode_frame(number, frame))
-        labels[f"label-filt/{number}.png"] = encode_png(frame.scannet_ids)
-        instances[f"instance-filt/{number}.png"] = encode_png(frame.object_ids)
+        name = f"{number}.png"
+        labels[f"label-filt/{name}"] = encode_png(frame.scannet_ids)
+        instances[f"instance-filt/{name}"] = encode_png(frame.object_ids)
     # The number of inertial records.
     stream.append(struct.pack("<Q", 0))
     files = {".sens": b"".join(stream)}
@@ -162,13 +178,15 @@ def _make_camera(focal: float, size: tuple[int, int]) -> SensorCamera:
     width, height = size
     intrinsic[0, 2] = width / 2 - 0.5
     intrinsic[1, 2] = height / 2 - 0.5
-    return SensorCamera(intrinsic, np.eye(4, dtype=np.float32), size)
+    extrinsic = np.eye(4, dtype=np.float32)
+    return SensorCamera(intrinsic, extrinsic, size)
 
 
 def _make_poses(scene: SyntheticScene, count: int) -> Iterator[Float32s]:
     """Yield poses, float32 (4, 4), of a camera that turns once around the z axis."""
     lowest = scene.positions.min(axis=0)
-    middle = (lowest + scene.positions.max(axis=0)) / 2
+    highest = scene.positions.max(axis=0)
+    middle = (lowest + highest) / 2
     middle[2] = lowest[2] + _CAMERA_HEIGHT
     for number in range(count):
         angle = 2 * math.pi * number / count
@@ -181,32 +199,24 @@ def _make_poses(scene: SyntheticScene, count: int) -> Iterator[Float32s]:
         pose = np.eye(4, dtype=np.float32)
         # The axes of a camera point to the right, down, and forward.
         pose[:3, 0] = right
-        pose[:3, 1] = np.cross(forward, right)
+        down = np.cross(forward, right)
+        pose[:3, 1] = down
         pose[:3, 2] = forward
-        pose[:3, 3] = middle + _ORBIT_RADIUS * outwards
+        position = middle + _ORBIT_RADIUS * outwards
+        pose[:3, 3] = position
         yield pose
 
 
-def _find_vertex_ids(scene: SyntheticScene) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-    """Return the ScanNet id and the object id + 1 of each vertex, (V,); 0 without a group."""
-    rows = builtin_label_map().rows
-    vertex_count = len(scene.segment_ids)
-    # Indexed by segment id, which is the index of a vertex.
-    scannet_ids = np.zeros(vertex_count, np.uint16)
-    object_ids = np.zeros(vertex_count, np.uint8)
-    for group in scene.groups:
-        segment_ids = np.array(group.segment_ids)
-        scannet_ids[segment_ids] = rows[group.raw_category].scannet_id
-        # All groups of synthetic scenes have an object id.
-        object_ids[segment_ids] = (group.object_id or 0) + 1
-    return scannet_ids[scene.segment_ids], object_ids[scene.segment_ids]
-
-
-def _fill(seen: Visible, values: NDArray[Any], camera: SensorCamera) -> NDArray[Any]:
+def _fill(
+    seen: Visible,
+    values: NDArray[Any],
+    camera: SensorCamera,
+) -> NDArray[Any]:
     """Make an image, (H, W, ...), from the values of its pixels that are not empty."""
     width, height = camera.size
     _, *channels = values.shape
-    image = np.zeros((height * width, *channels), values.dtype)
+    pixel_count = height * width
+    image = np.zeros((pixel_count, *channels), values.dtype)
     image[seen.pixels] = values
     return image.reshape(height, width, *channels)
 
@@ -214,7 +224,8 @@ def _fill(seen: Visible, values: NDArray[Any], camera: SensorCamera) -> NDArray[
 def _encode_header(count: int) -> bytes:
     """Encode the header of a sensor stream; `raw/sensor_stream.py` describes it."""
     cameras = make_cameras()
-    parts = [struct.pack("<IQ", _STREAM_VERSION, len(_SENSOR_NAME)), _SENSOR_NAME]
+    name_length = len(_SENSOR_NAME)
+    parts = [struct.pack("<IQ", _STREAM_VERSION, name_length), _SENSOR_NAME]
     for camera in cameras:
         parts.append(camera.intrinsic.tobytes())
         parts.append(camera.extrinsic.tobytes())
@@ -228,8 +239,10 @@ def _encode_frame(number: int, frame: RenderedFrame) -> bytes:
     color = encode_jpeg(frame.color)
     depth = bytes(deflate.zlib_compress(frame.depth.tobytes()))
     time = number * _MICROSECONDS
-    sizes = struct.pack("<4Q", time, time, len(color), len(depth))
-    return frame.pose.tobytes() + sizes + color + depth
+    sizes = (len(color), len(depth))
+    head = struct.pack("<4Q", time, time, *sizes)
+    pose = frame.pose.tobytes()
+    return b"".join([pose, head, color, depth])
 
 
 def _encode_zip(members: dict[str, bytes]) -> bytes:

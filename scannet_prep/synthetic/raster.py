@@ -65,7 +65,8 @@ class Visible:
 
     def blend(self, values: NDArray[np.number[Any]]) -> Float32s:
         """Interpolate values of vertices, (V, ...), at each pixel, (P, ...)."""
-        blended = np.einsum("vp,vp...->p...", self.weights, values[self.corners])
+        corner_values = values[self.corners]
+        blended = np.einsum("vp,vp...->p...", self.weights, corner_values)
         return np.asarray(blended)
 
 
@@ -82,23 +83,37 @@ def draw_triangles(
     """
     x = points.x[faces.T]
     y = points.y[faces.T]
-    areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
+    first_x, second_x, third_x = x
+    first_y, second_y, third_y = y
+    areas = _cross(
+        second_x - first_x,
+        second_y - first_y,
+        third_x - first_x,
+        third_y - first_y,
+    )
     faces = faces[areas > _MIN_AREA]
     keys = np.zeros(height * width, np.uint64)
     for start in range(0, len(faces), _TRIANGLES):
         end = min(start + _TRIANGLES, len(faces))
-        _draw(points, faces, np.arange(start, end), keys, width)
+        numbers = np.arange(start, end)
+        _draw(points, faces, numbers, keys, width)
 
     pixels = np.flatnonzero(keys)
-    numbers = keys[pixels] & np.uint64(0xFFFFFFFF)
-    corners = faces[numbers.astype(np.intp)].T
+    drawn = keys[pixels] & np.uint64(0xFFFFFFFF)
+    corners = faces[drawn.astype(np.intp)].T
     rows, columns = np.divmod(pixels, width)
-    weights = _weigh(points.x[corners], points.y[corners], rows, columns)
+    weights = _weigh(
+        points.x[corners],
+        points.y[corners],
+        rows,
+        columns,
+    )
     weights = weights.clip(0)
     # These are the weights in the flat image. In space, a corner counts for less the farther away
     # it is.
     weights *= points.nearness[corners]
-    return Visible(pixels, corners, weights / weights.sum(axis=0))
+    weights /= weights.sum(axis=0)
+    return Visible(pixels, corners, weights)
 
 
 def _draw(
@@ -113,15 +128,12 @@ def _draw(
     x = points.x[faces[numbers]]
     y = points.y[faces[numbers]]
     # The pixels in the box around each triangle.
-    left = np.ceil(x.min(axis=1)).clip(0).astype(np.intp)
-    top = np.ceil(y.min(axis=1)).clip(0).astype(np.intp)
-    right = np.floor(x.max(axis=1)).clip(None, width - 1).astype(np.intp)
-    bottom = np.floor(y.max(axis=1)).clip(None, height - 1).astype(np.intp)
-    widths = (right - left + 1).clip(0)
-    heights = (bottom - top + 1).clip(0)
+    left, widths = _find_span(x, width)
+    top, heights = _find_span(y, height)
     counts = widths * heights
     # All these pixels, (P,): the triangle of each, and its number within the box.
-    triangles = np.repeat(np.arange(len(numbers)), counts)
+    triangle_numbers = np.arange(len(numbers))
+    triangles = np.repeat(triangle_numbers, counts)
     firsts = np.cumsum(counts) - counts
     indices = np.arange(len(triangles)) - firsts[triangles]
     down, across = np.divmod(indices, widths[triangles])
@@ -152,6 +164,19 @@ def _draw(
     np.maximum.at(keys, pixels[is_inside], drawn)
 
 
+def _find_span(
+    coordinates: Float32s,
+    size: int,
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Find the pixels that triangles, (T, 3), cover along one axis: the first, and how many."""
+    lowest = np.ceil(coordinates.min(axis=1))
+    highest = np.floor(coordinates.max(axis=1))
+    first = lowest.clip(0).astype(np.intp)
+    last = highest.clip(None, size - 1).astype(np.intp)
+    counts = last - first + 1
+    return first, counts.clip(0)
+
+
 def _weigh(
     x: ImageCoordinates,
     y: ImageCoordinates,
@@ -174,7 +199,12 @@ def _weigh(
     for index in range(3):
         first = (index + 1) % 3
         last = (index + 2) % 3
-        areas[index] = _cross(x[first], y[first], x[last], y[last])
+        areas[index] = _cross(
+            x[first],
+            y[first],
+            x[last],
+            y[last],
+        )
     return areas
 
 

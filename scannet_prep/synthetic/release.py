@@ -26,7 +26,7 @@ from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.synthetic.frames import encode_files
-from scannet_prep.synthetic.scene import SyntheticScene, make_scene
+from scannet_prep.synthetic.scene import SyntheticScene, make_scene, spread_over_vertices
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -49,29 +49,24 @@ _OTHER_COLOR = 128
 # As in the release.
 _SEGMENT_PARAMETERS = '\t"kThresh": "0.0001",\r\n\t"segMinVerts": "20"'
 # The keys are those of the release; the camera is made up.
-_CAMERA_LINES = (
-    "colorHeight = 968",
-    (
-        "colorToDepthExtrinsics = 0.999950 0.010000 0.000000 -0.040000 "
-        "-0.010000 0.999950 0.000000 0.000000 "
-        "0.000000 0.000000 1.000000 -0.020000 "
-        "-0.000000 0.000000 -0.000000 1.000000"
-    ),
-    "colorWidth = 1296",
-    "depthHeight = 480",
-    "depthWidth = 640",
-    "fx_color = 1150.000000",
-    "fx_depth = 575.000000",
-    "fy_color = 1150.000000",
-    "fy_depth = 575.000000",
-    "mx_color = 648.000000",
-    "mx_depth = 320.000000",
-    "my_color = 484.000000",
-    "my_depth = 240.000000",
-    "numColorFrames = 1000",
-    "numDepthFrames = 1000",
-    "numIMUmeasurements = 2000",
-)
+_CAMERA_TEXT = """\
+colorHeight = 968
+colorToDepthExtrinsics = 0.999950 0.010000 0.000000 -0.040000 -0.010000 0.999950 0.000000 0.000000 \
+0.000000 0.000000 1.000000 -0.020000 -0.000000 0.000000 -0.000000 1.000000
+colorWidth = 1296
+depthHeight = 480
+depthWidth = 640
+fx_color = 1150.000000
+fx_depth = 575.000000
+fy_color = 1150.000000
+fy_depth = 575.000000
+mx_color = 648.000000
+mx_depth = 320.000000
+my_color = 484.000000
+my_depth = 240.000000
+numColorFrames = 1000
+numDepthFrames = 1000
+numIMUmeasurements = 2000"""
 
 
 def write_release(
@@ -118,9 +113,13 @@ def write_scene(scene: SyntheticScene, raw_dir: Path, *, frames: int = 0) -> Pat
         frames: The number of frames of its sensor stream, as for `write_release`.
     """
     split = find_official_split(scene.scene_id) or Split.TRAIN
-    files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split] / scene.scene_id)
+    scans_dir = raw_dir / SPLIT_DIRS[split]
+    files = RawScene(scene.scene_id, scans_dir / scene.scene_id)
     make_directory(files.directory)
-    contents = {MESH: _mesh_chunks(scene, scene.colors), INFO: [_info_text(scene)]}
+    contents = {
+        MESH: _mesh_chunks(scene, scene.colors),
+        INFO: [_info_text(scene)],
+    }
     if split is not Split.TEST:
         contents[LABELS_MESH] = _labels_mesh_chunks(scene)
         contents[SEGMENTS] = [_segments_text(scene)]
@@ -139,16 +138,22 @@ def write_label_map(raw_dir: Path) -> Path:
     path = raw_dir / LABEL_MAP_NAME
     lines = ["id\traw_category\tnyu40id"]
     for raw_category, ids in builtin_label_map().rows.items():
-        lines.append(f"{ids.scannet_id}\t{raw_category}\t{ids.nyu40_id}")
+        columns = (str(ids.scannet_id), raw_category, str(ids.nyu40_id))
+        lines.append("\t".join(columns))
     write_atomically(path, [_crlf_text(lines)])
     return path
 
 
-def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = None) -> list[bytes]:
+def _mesh_chunks(
+    scene: SyntheticScene,
+    colors: Bytes,
+    labels: Bytes | None = None,
+) -> list[bytes]:
     """Return the content of a PLY file: header, vertices, faces."""
     # Each column has V values, or one value for all vertices: alpha is 255.
     fields = list(_VERTEX_FIELDS)
-    columns: list[NDArray[np.float32] | Bytes | int] = [*scene.positions.T, *colors.T, 255]
+    alpha = 255
+    columns: list[NDArray[np.float32] | Bytes | int] = [*scene.positions.T, *colors.T, alpha]
     if labels is not None:
         fields.append(("label", "<u2"))
         columns.append(labels)
@@ -170,7 +175,12 @@ def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = No
         "property list uchar int vertex_indices",
         "end_header\n",
     ]
-    return ["\n".join(header).encode("ascii"), vertices.tobytes(), faces.tobytes()]
+    text = "\n".join(header)
+    return [
+        text.encode("ascii"),
+        vertices.tobytes(),
+        faces.tobytes(),
+    ]
 
 
 def _labels_mesh_chunks(scene: SyntheticScene) -> list[bytes]:
@@ -179,19 +189,13 @@ def _labels_mesh_chunks(scene: SyntheticScene) -> list[bytes]:
     palette[0] = _UNLABELED_COLOR
     # The ids of ScanNet20 are nyu40 ids.
     palette[list(SCANNET20.ids)] = SCANNET20.colors
-    nyu40_ids = _nyu40_ids(scene)
-    return _mesh_chunks(scene, palette[nyu40_ids], nyu40_ids)
-
-
-def _nyu40_ids(scene: SyntheticScene) -> Bytes:
-    """Return the nyu40 id of each vertex, uint8 (V,): that of its last group, 0 without one."""
     rows = builtin_label_map().rows
-    # Indexed by segment id. Each is the index of one of the V vertices, so V entries suffice.
-    id_of_segment = np.zeros(len(scene.segment_ids), np.uint8)
+    values = []
     for group in scene.groups:
         ids = rows.get(group.raw_category)
-        id_of_segment[np.array(group.segment_ids)] = ids.nyu40_id if ids is not None else 0
-    return id_of_segment[scene.segment_ids]
+        values.append(ids.nyu40_id if ids is not None else 0)
+    nyu40_ids = spread_over_vertices(scene, values).astype(np.uint8)
+    return _mesh_chunks(scene, palette[nyu40_ids], nyu40_ids)
 
 
 def _segments_text(scene: SyntheticScene) -> bytes:
@@ -238,7 +242,7 @@ def _aggregation_text(scene: SyntheticScene) -> bytes:
 
 def _info_text(scene: SyntheticScene) -> bytes:
     """Return the text of a `<scene>.txt`."""
-    lines = list(_CAMERA_LINES)
+    lines = _CAMERA_TEXT.splitlines()
     # Test scenes have neither of these two lines.
     if scene.axis_alignment is not None:
         # Adding 0 turns a negative zero into a positive one.

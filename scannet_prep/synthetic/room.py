@@ -109,17 +109,22 @@ _FURNITURE = (
 def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
     """Build a room whose size suits a number of vertices, and put furniture into it."""
     usual_count = vertex_count / _VERTICES_PER_CELL
-    columns = max(2, round(math.sqrt(usual_count)))
-    rows = max(2, round(usual_count / columns))
+    columns = round(math.sqrt(usual_count))
+    columns = max(2, columns)
+    rows = round(usual_count / columns)
+    rows = max(2, rows)
     cell_count = columns * rows
-    size = (columns * _CELL_SIZE, rows * _CELL_SIZE, _ROOM_HEIGHT)
+    width = columns * _CELL_SIZE
+    depth = rows * _CELL_SIZE
+    size = (width, depth, _ROOM_HEIGHT)
 
     # The shell is a box that is seen from inside. The front of each side points along the cross
     # product of its two edges, so exchanging the edges turns it inwards.
-    shell = _box_sides(*size)[:, [0, 2, 1]]
+    shell = _box_sides(*size)
+    shell = shell[:, [0, 2, 1]]
     # The box is centred on the z axis. Move its corner to the origin.
-    shell[:, 0, 0] += size[0] / 2
-    shell[:, 0, 1] += size[1] / 2
+    shell[:, 0, 0] += width / 2
+    shell[:, 0, 1] += depth / 2
     pieces = list(SHELL)
     sides = [shell]
     side_pieces = list(range(len(SHELL)))
@@ -134,15 +139,23 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
             piece = next(furniture)
             # The centre of the quarter, which lies at 1/4 or 3/4 of the cell along x, and along y.
             quarter_row, quarter_column = divmod(quarter, 2)
-            x = (column + 0.25 + 0.5 * quarter_column) * _CELL_SIZE
-            y = (row + 0.25 + 0.5 * quarter_row) * _CELL_SIZE
+            column_middle = column + 0.25 + 0.5 * quarter_column
+            row_middle = row + 0.25 + 0.5 * quarter_row
+            x = column_middle * _CELL_SIZE
+            y = row_middle * _CELL_SIZE
             box = _box_sides(*piece.size, piece.bottom)
-            box = _turn_around_z(box, rng.uniform(-8, 8))
+            degrees = rng.uniform(-8, 8)
+            box = _turn_around_z(box, degrees)
             box[:, 0, :2] += x, y
             sides.append(box)
             side_pieces += [len(pieces)] * len(box)
             pieces.append(piece)
-    return Room(size, pieces, np.concatenate(sides), np.array(side_pieces))
+    return Room(
+        size=size,
+        pieces=pieces,
+        sides=np.concatenate(sides),
+        side_pieces=np.array(side_pieces),
+    )
 
 
 def cosine_and_sine(degrees: float) -> tuple[float, float]:
@@ -163,7 +176,12 @@ def _turn_around_z(sides: Float64s, degrees: float) -> Float64s:
     return np.stack([turned_x, turned_y, z], axis=-1)
 
 
-def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> Float64s:
+def _box_sides(
+    dx: float,
+    dy: float,
+    dz: float,
+    bottom: float = 0.0,
+) -> Float64s:
     """Return the sides of a box whose centre is on the z axis, without thin rims.
 
     Returns:

@@ -101,7 +101,8 @@ def make_scene(
         )
     if name.space is None or name.scan is None:
         raise UnknownSceneError(f"{scene_id!r} is not a scene id of the release", "scene0000_00")
-    rng = np.random.default_rng([name.space, name.scan, vertices, seed])
+    seeds = [name.space, name.scan, vertices, seed]
+    rng = np.random.default_rng(seeds)
     room = furnish_room(vertices, rng)
     mesh = _mesh_sides(room.sides, vertices, rng)
     axis_alignment = _draw_alignment(rng)
@@ -119,7 +120,8 @@ def make_scene(
     faces = _renumber_faces(mesh.triangles, kept, len(mesh.points))
 
     noise = rng.normal(0.0, _POSITION_NOISE, (vertices, 3))
-    positions = _to_scan_frame(mesh.points[kept] + noise, axis_alignment)
+    scanned_points = mesh.points[kept] + noise
+    positions = _to_scan_frame(scanned_points, axis_alignment)
     segment_ids = _name_segments(mesh.segments[kept], rng)
     vertex_pieces = room.side_pieces[mesh.point_sides[kept]]
     colors = _draw_colors(room.pieces, vertex_pieces, rng)
@@ -139,6 +141,16 @@ def make_scene(
         groups=groups,
         axis_alignment=axis_alignment if has_annotation else None,
     )
+
+
+def spread_over_vertices(scene: SyntheticScene, values: Sequence[int]) -> Int64s:
+    """Give each vertex the value of its last group, int64 (V,); 0 without one."""
+    # Indexed by segment id, which is the index of a vertex.
+    value_of_segment = np.zeros(len(scene.segment_ids), np.int64)
+    for group, value in zip(scene.groups, values, strict=True):
+        segment_ids = np.array(group.segment_ids)
+        value_of_segment[segment_ids] = value
+    return value_of_segment[scene.segment_ids]
 
 
 class _Mesh(NamedTuple):
@@ -166,16 +178,22 @@ def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Me
     triangles = []
     point_count = 0
     segment_count = 0
-    for side, (rows, columns) in zip(sides, shapes.tolist(), strict=True):
+    for side, shape in zip(sides, shapes.tolist(), strict=True):
+        rows, columns = shape
         origin, along_u, along_v = side
-        row, column = np.divmod(np.arange(rows * columns), columns)
+        numbers = np.arange(rows * columns)
+        row, column = np.divmod(numbers, columns)
+        step_u = along_u / (rows - 1)
+        step_v = along_v / (columns - 1)
         # From the corner of the side, (N, 3).
-        down = row[:, None] * (along_u / (rows - 1))
-        across = column[:, None] * (along_v / (columns - 1))
+        down = row[:, None] * step_u
+        across = column[:, None] * step_v
         points.append(origin + down + across)
 
         # The index of the first corner of each square, which is cut into two triangles.
-        is_corner = (row < rows - 1) & (column < columns - 1)
+        is_above = row < rows - 1
+        is_left = column < columns - 1
+        is_corner = is_above & is_left
         corner = point_count + np.flatnonzero(is_corner)
         below = corner + columns
         squares = np.stack(
@@ -193,10 +211,12 @@ def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Me
 
         segments.append(segment_count + _cut_grid(row, column, rng))
         point_count += len(row)
-        segment_count = int(segments[-1].max()) + 1
+        last_segment = int(segments[-1].max())
+        segment_count = last_segment + 1
+    side_numbers = np.arange(len(sides))
     return _Mesh(
         points=np.concatenate(points),
-        point_sides=np.repeat(np.arange(len(sides)), shapes.prod(axis=1)),
+        point_sides=np.repeat(side_numbers, shapes.prod(axis=1)),
         segments=np.concatenate(segments),
         triangles=np.concatenate(triangles),
     )
@@ -246,10 +266,15 @@ def _cut_grid(row: Int64s, column: Int64s, rng: np.random.Generator) -> Int64s:
     return np.where(is_background[bricks], 0, bricks + 1)
 
 
-def _renumber_faces(triangles: Int64s, kept: Int64s, point_count: int) -> NDArray[np.int32]:
+def _renumber_faces(
+    triangles: Int64s,
+    kept: Int64s,
+    point_count: int,
+) -> NDArray[np.int32]:
     """Number triangles by the points that are kept, without those that lost a point."""
     new_indices = np.full(point_count, -1, np.int32)
-    new_indices[kept] = np.arange(len(kept), dtype=np.int32)
+    numbers = np.arange(len(kept), dtype=np.int32)
+    new_indices[kept] = numbers
     faces = new_indices[triangles]
     is_whole = faces.min(axis=1) >= 0
     return faces.compress(is_whole, axis=0)
@@ -266,7 +291,8 @@ def _draw_alignment(rng: np.random.Generator) -> Float64s:
     alignment = np.eye(4)
     alignment[0, :2] = (cosine, -sine)
     alignment[1, :2] = (sine, cosine)
-    alignment[:3, 3] = rng.uniform(lowest, highest).round(6)
+    shift = rng.uniform(lowest, highest)
+    alignment[:3, 3] = shift.round(6)
     return alignment
 
 
@@ -275,17 +301,22 @@ def _to_scan_frame(points: Float64s, axis_alignment: Float64s) -> Float64s:
     # Written out, because the order of sums in a matrix product differs between processors.
     cosine = axis_alignment[0, 0]
     sine = axis_alignment[1, 0]
-    x, y, z = (points - axis_alignment[:3, 3]).T
+    shift = axis_alignment[:3, 3]
+    x, y, z = (points - shift).T
     along = cosine * x + sine * y
     across = cosine * y - sine * x
     return np.stack([along, across, z], axis=1)
 
 
-def _name_segments(segments: Int64s, rng: np.random.Generator) -> NDArray[np.int32]:
+def _name_segments(
+    segments: Int64s,
+    rng: np.random.Generator,
+) -> NDArray[np.int32]:
     """Name each segment after one of its vertices, as the release does; int32 (V,)."""
     segment_count = int(segments.max()) + 1
     names = np.empty(segment_count, np.int32)
-    shuffled = rng.permutation(len(segments)).astype(np.int32)
+    shuffled = rng.permutation(len(segments))
+    shuffled = shuffled.astype(np.int32)
     # Of the vertices of a segment, the last in this random order names it.
     names[segments[shuffled]] = shuffled
     return names[segments]
@@ -297,7 +328,8 @@ def _draw_colors(
     """Draw colours that differ a little between objects, and between vertices; uint8 (V, 3)."""
     piece_colors = np.array([piece.color for piece in pieces], np.float64)
     piece_colors += rng.normal(0.0, _PIECE_COLOR_NOISE, piece_colors.shape)
-    brightness = rng.standard_normal((len(vertex_pieces), 1), np.float32)
+    vertex_count = len(vertex_pieces)
+    brightness = rng.standard_normal((vertex_count, 1), np.float32)
     colors = piece_colors.astype(np.float32)[vertex_pieces]
     colors += brightness * np.float32(_VERTEX_COLOR_NOISE)
     clipped = np.clip(colors, 0, 255)
@@ -329,7 +361,8 @@ def _annotate(
     # As if the object in the middle had been removed: the ids after it are one larger.
     removed_id = len(objects) // 2
     groups = []
-    for object_id, index in enumerate(rng.permutation(len(objects))):
+    order = rng.permutation(len(objects))
+    for object_id, index in enumerate(order):
         raw_category, members = objects[index]
         group_id = object_id if object_id < removed_id else object_id + 1
         groups.append(Group(raw_category, members, group_id, object_id))
@@ -338,7 +371,9 @@ def _annotate(
 
 def _repeat(groups: tuple[Group, ...]) -> tuple[Group, ...]:
     """Return the groups again, with new ids and object ids."""
-    return tuple(
-        replace(group, id=_FIRST_REPEATED_ID + index, object_id=len(groups) + index)
-        for index, group in enumerate(groups)
-    )
+    repeated = []
+    for index, group in enumerate(groups):
+        new_id = _FIRST_REPEATED_ID + index
+        object_id = len(groups) + index
+        repeated.append(replace(group, id=new_id, object_id=object_id))
+    return tuple(repeated)
