@@ -158,8 +158,6 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
     if hidden_count:
         yield f"classes without a score: {hidden_count:,}; -v shows them"
 
-    unknown = [f"{number}: {count:,}" for number, count in report.unknown_ids.items()]
-    yield from describe_list("predicted ids that are none of the classes", unknown, has_all=has_all)
     yield from describe_list(
         "predictions of scenes that are not in the ground truth", report.left_out, has_all=has_all
     )

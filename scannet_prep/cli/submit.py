@@ -69,9 +69,6 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     )
     if report.warning:
         console.warn(f"warning: {report.warning}")
-    elif report.unknown_ids and report.task == "semantic":
-        count = sum(report.unknown_ids.values())
-        console.warn(f"warning: {count_of(count, 'vertex', 'vertices')} without a class")
     return Outcome(report, _describe(report))
 
 
@@ -91,4 +88,4 @@ def _describe(report: SubmissionReport) -> Iterator[str]:
         reasons = [
             f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in report.left_out.items()
         ]
-        yield f"instances left out: {'; '.join(reasons)}"
+        yield f"left out: {'; '.join(reasons)}"

@@ -94,12 +94,6 @@ class IdCounts:
         counts = np.bincount(cells, minlength=self.counts.size)
         self.counts += counts.reshape(self.counts.shape)
 
-    def find_unknown(self) -> dict[int, int]:
-        """Count the ids that are none of the classes, in ascending order."""
-        id_counts = _count(self.counts)
-        unknown_ids = id_counts.keys() - self._declared.train_ids.keys()
-        return {number: id_counts[number] for number in sorted(unknown_ids)}
-
     def check(self, place: Path, *, is_submission: bool = False, is_forced: bool = False) -> str:
         """Check the ids of all predictions after the files have been read.
 

@@ -57,8 +57,6 @@ class EvaluationReport:
             (`official`).
         missing: Scenes without a prediction.
         left_out: Scenes with a prediction that are not in the ground truth.
-        unknown_ids: Number of vertices or predicted instances by id, for ids that are none of the
-            classes.
         scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
         warning: A warning about the predicted ids; empty if there is none.
     """
@@ -68,7 +66,6 @@ class EvaluationReport:
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
     missing: tuple[str, ...]
     left_out: tuple[str, ...]
-    unknown_ids: Mapping[int, int] = field(hash=False)
     scores: ScoreTable
     warning: str
 
@@ -165,7 +162,6 @@ def run(
         },
         missing=tuple(sorted(scene_splits.keys() - predictions.paths.keys())),
         left_out=tuple(sorted(predictions.paths.keys() - scene_splits.keys())),
-        unknown_ids=id_counts.find_unknown(),
         scores=result,
         warning=warning,
     )

@@ -99,7 +99,6 @@ class ProcessPlan:
         out_dir: The processed folder.
         context: The settings that all scenes share.
         before: The manifest of the folder; an empty one if it has none.
-        has_new_head: Whether the folder has other options or another label map so far.
         tasks: The scenes to make.
         kept: Scenes whose files are up to date, or whose raw files are gone.
         raw_gone: The kept scenes whose raw files are gone.
@@ -112,7 +111,6 @@ class ProcessPlan:
     out_dir: Path
     context: ProcessContext
     before: Manifest
-    has_new_head: bool
     tasks: tuple[SceneTask, ...]
     kept: tuple[str, ...]
     raw_gone: tuple[str, ...]
@@ -211,8 +209,7 @@ def plan(
             kept.append(str(scene_id))
 
     head = (context.options, context.label_map.digest)
-    has_new_head = (before.options, before.label_map) != head
-    if has_new_head and recorded:
+    if recorded and (before.options, before.label_map) != head:
         problem = f"{out_dir}: {_compare_heads(before, context)}"
         if not (is_forced and selection.has_all):
             raise UsageError(problem, _HINT_HEAD)
@@ -225,7 +222,6 @@ def plan(
         out_dir=out_dir,
         context=context,
         before=before,
-        has_new_head=has_new_head,
         tasks=tuple(tasks),
         kept=tuple(kept),
         raw_gone=tuple(raw_gone),
@@ -395,7 +391,7 @@ class _Record:
         if isinstance(outcome, Finding):
             self._failures[name] = outcome
             self._new_failures.append(outcome)
-            if self._plan.has_new_head or outcome.error in _CONTENT_ERRORS:
+            if outcome.error in _CONTENT_ERRORS:
                 outdated_splits.add(task.split)
         else:
             temporary_path, self._scenes[name] = outcome

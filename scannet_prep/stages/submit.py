@@ -26,6 +26,7 @@ from scannet_prep.source.place import open_processed
 from scannet_prep.stages.selection import Selection
 
 LEFT_OUT_REASONS = {
+    "unlabeled": "vertices without a class",
     "other": "wall, floor, or none of the classes",
     "small": f"under {MIN_VERTICES} vertices",
     "score": "below --min-score",
@@ -48,9 +49,8 @@ class SubmissionReport:
         masks: Number of predicted instances in the zip file.
         size_bytes: Size of the zip file.
         unpacked_bytes: Size of all files in the zip file.
-        unknown_ids: Number of vertices or predicted instances by id, for ids that are none of the
-            classes. In the zip file, these vertices are 0 and these instances are omitted.
-        left_out: Number of omitted instances by reason: `other` (wall, floor, or none of the
+        left_out: Number of vertices that are 0 in the zip file because their id is no class
+            (`unlabeled`); and of omitted instances by reason: `other` (wall, floor, or none of the
             classes), `small` (under 100 vertices), `score` (below `min_score`).
         warning: A warning about the predicted ids; empty if there is none.
     """
@@ -62,7 +62,6 @@ class SubmissionReport:
     masks: int
     size_bytes: int
     unpacked_bytes: int
-    unknown_ids: Mapping[int, int] = field(hash=False)
     left_out: Mapping[str, int] = field(hash=False)
     warning: str
 
@@ -119,6 +118,7 @@ def run(
                 # The last entry is for -1.
                 raw_ids = np.array([*label_set.ids, 0])
                 files = {f"{scene_id}.txt": encode_lines(raw_ids[prediction])}
+                left_out["unlabeled"] += int(np.count_nonzero(prediction < 0))
             else:
                 files = _encode_instances(prediction, scene_id, label_set, min_score, left_out)
             for name, data in files.items():
@@ -144,8 +144,7 @@ def run(
         masks=mask_count,
         size_bytes=len(buffer.getbuffer()),
         unpacked_bytes=sum(info.file_size for info in archive.filelist),
-        unknown_ids=id_counts.find_unknown(),
-        left_out=dict(left_out),
+        left_out=dict(+left_out),  # without those that are 0
         warning=warning,
     )
 
