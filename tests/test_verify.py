@@ -557,6 +557,15 @@ def test_comparison_of_raw_trees_shows_what_a_changed_file_changes(whole_dir, ra
     assert {row["there"] for row in outcome.json["classes"]} == {"table"}
 
 
+def test_comparison_with_a_damaged_label_map_is_an_error_for_each_scene(whole_dir, raw_dir):
+    (raw_dir / "scannetv2-labels.combined.tsv").write_text("<html>")
+
+    outcome = compare(whole_dir / "raw", raw_dir)
+
+    assert (outcome.status, outcome.json["same"]) == (3, 0)
+    assert {finding["scene_id"] for finding in outcome.json["findings"]} == {TRAIN, VAL, TEST}
+
+
 def test_comparison_shows_other_options(whole_dir, tmp_path):
     folder = tmp_path / "out"
     run_main("process", whole_dir / "raw", "-o", folder, "--align-axis", "--faces", "--scannet200")

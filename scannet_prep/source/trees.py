@@ -81,11 +81,7 @@ class RawTree(Place):
 
     @cached_property
     def _label_map(self) -> LabelMap:
-        """The label map; the built-in one if it is damaged, which `verify_rest` reports."""
-        try:
-            return label_map_for(self.folder)
-        except FileError:
-            return builtin_label_map()
+        return label_map_for(self.folder)
 
     @cached_property
     def _records(self) -> Mapping[Path, list[tuple[Path, LockEntry]]]:
@@ -117,8 +113,11 @@ class RawTree(Place):
         if self._is_for_segmentation:
             has_labels = release.LABELS_MESH in files
             options = ProcessOptions(labels_from="ply" if has_labels else "aggregation")
+            label_map = builtin_label_map()
+            with suppress(FileError):  # which `verify_rest` reports
+                label_map = self._label_map
             try:
-                processed = process_scene(scene, split, options, self._label_map)
+                processed = process_scene(scene, split, options, label_map)
             except ScanNetPrepError as error:
                 contradictions.append(Finding.from_error(error, scene.directory, scene_id))
             else:
