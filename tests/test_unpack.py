@@ -304,6 +304,6 @@ def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):
         unpack = [*COMMAND, "unpack", "-", "-o", out_dir, *words]
         assert subprocess.run(unpack, stdin=pack.stdout, check=False).returncode == 0
         # What is not selected was read, too, so that the other program does not fail.
-        assert pack.wait() == 0
         pack.stdout.close()
+        assert pack.wait() == 0
         assert read_tree(out_dir) == expected
