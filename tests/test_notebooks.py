@@ -128,7 +128,7 @@ def test_notebook_shows_a_sample_as_text_and_picture(whole_dir):
 def test_page_of_a_sample_has_its_colourings_and_saves_itself(sample, tmp_path):
     page = show_sample(sample)
     assert list_colorings(page) == ["rgb", "scannet20", "instances", "segments", "normals"]
-    assert sample.show().html == show_sample(dict(sample)).html == page.html
+    assert show_sample(dict(sample)).html == page.html
     assert repr(page).startswith(f"<page of {VAL}, 0.")
     page.save(tmp_path / "new/page.html")
     assert (tmp_path / "new/page.html").read_bytes() == page.html

@@ -47,17 +47,9 @@ class Batch(dict[str, Any]):
             device: A device, as for `torch.Tensor.to`, such as `"cuda"`.
             non_blocking: Whether to return before the copies are done. This only has an effect for
                 pinned memory (`DataLoader(pin_memory=True)`).
-
-        Raises:
-            UsageError: The batch holds arrays of NumPy.
         """
         moved = Batch(self)
         for key, value in self.items():
-            if isinstance(value, np.ndarray):
-                raise UsageError(
-                    f"{key!r} is an array of NumPy, which cannot be moved to {device}",
-                    "make tensors: DataLoader(..., collate_fn=collate_torch)",
-                )
             if _is_tensor(value):
                 moved[key] = value.to(device=device, non_blocking=non_blocking)
         return moved
@@ -158,7 +150,8 @@ def _check_sample(sample: Any) -> dict[str, Any]:  # noqa: ANN401 - a transform 
     Raises:
         UsageError: It is not a dict with points, or has a key that the batch needs.
     """
-    if not isinstance(sample, dict) or np.ndim(sample.get("points", 0)) == 0:
+    points = sample.get("points", 0) if isinstance(sample, dict) else 0
+    if np.ndim(points) == 0:
         raise UsageError(
             f"a sample is a {type(sample).__name__}, expected a dict with points",
             "a transform must return such a dict; or give the loader another collate_fn",
@@ -226,13 +219,15 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     """
     values: dict[str, Any] = dict(batch)
     tensor_keys = set()
+    arrays = {}
     for key, value in batch.items():
         # Other tensors are sparse, on a GPU, or of a type that NumPy does not have.
         with suppress(RuntimeError, TypeError):
             if _is_tensor(value):
                 values[key] = value.detach().numpy()
                 tensor_keys.add(key)
-    arrays = {key: value for key, value in values.items() if _is_numeric(value)}
+        if _is_numeric(values[key]):
+            arrays[key] = values[key]
     # Not everywhere, and not if there are no descriptors or memory left: then the arrays themselves
     # are sent. An error must not escape, because this runs in a thread of multiprocessing, and
     # training would wait forever.

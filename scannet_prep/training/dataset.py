@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import operator
-import sys
+import secrets
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,10 +89,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
     for any number of workers and any start method, and after training was resumed. The epoch is
     passed with the index, `dataset[index, epoch]`, as `PointBudgetBatchSampler` does. Other
     samplers pass plain indices. Without the train split, a plain index means epoch 0. With it, a
-    plain index means another epoch each time, so that `shuffle=True` augments each scene
-    differently in each epoch. This epoch is the number of times that the process has read the
-    scene or, in a worker of a `DataLoader`, a number derived from the worker's seed. Such a run
-    cannot be resumed or repeated exactly.
+    plain index means a random epoch each time, so that `shuffle=True` augments each scene
+    differently in each epoch. Such a run cannot be resumed or repeated exactly.
 
     Args:
         path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack`
@@ -219,7 +217,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether the dataset has a scene of this id."""
-        return scene_id in self._indices
+        return scene_id in self.scene_ids
 
     def subset(self, scenes: str | Path | Iterable[int | str]) -> Self:
         """Return the same dataset with only some scenes, sorted by id.
@@ -263,7 +261,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         if self.transform is None:
             return sample
         if epoch is None:
-            epoch = self._choose_epoch(index)
+            epoch = self._choose_epoch()
         return self._transform(self.transform, sample, index, epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -336,7 +334,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 npz = self._open(scene_id)
                 raw_ids = npz.read(self.label_set.raw_ids_key)
                 indices = self._points[scene_id]
-                counts.append(count_ids(raw_ids[indices]))
+                annotated_ids = raw_ids[indices]
+                counts.append(count_ids(annotated_ids))
         return count_classes(counts, self.label_set)
 
     def _find_scenes(self) -> list[str]:
@@ -359,14 +358,9 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
     def _choose_scenes(self, scene_ids: Iterable[str]) -> None:
         """Make these the scenes of the dataset."""
         self.scene_ids = sorted(scene_ids)
-        self._indices = {}
-        counts = []
-        for index, scene_id in enumerate(self.scene_ids):
-            self._indices[scene_id] = index
-            counts.append(self._place.scenes[scene_id].vertex_count)
+        scenes = self._place.scenes
+        counts = [scenes[scene_id].vertex_count for scene_id in self.scene_ids]
         self._lengths = np.array(counts, np.int64)
-        # How often each scene was read without an epoch.
-        self._plain_reads = [0] * len(self)
 
     def _select(self, scenes: str | Path | Iterable[int | str]) -> set[str]:
         """Find the ids of some scenes; arguments and errors are those of `subset`."""
@@ -384,22 +378,14 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 "the list of scenes is empty, expected at least one scene",
                 "for all scenes, leave out scenes=",
             )
-        return {self.scene_ids[self._find(scene)] for scene in scenes}
+        indices = map(self._find, scenes)
+        return {self.scene_ids[index] for index in indices}
 
-    def _choose_epoch(self, index: int) -> int:
+    def _choose_epoch(self) -> int:
         """Choose the epoch of a plain index, as the docstring of `ScanNet` describes."""
         if Split.TRAIN not in self.splits:
             return 0
-        count = self._plain_reads[index]
-        self._plain_reads[index] += 1
-        # PyTorch is not imported for this.
-        torch_data: Any = sys.modules.get("torch.utils.data")
-        worker = torch_data and torch_data.get_worker_info()
-        if worker is None:
-            return count
-        # A new worker starts counting at 0 again, so mix in its seed, which differs in each epoch.
-        seeds = np.random.SeedSequence((worker.seed, count))
-        return int(seeds.generate_state(1)[0])
+        return secrets.randbits(32)
 
     def _find(self, key: int | str) -> int:
         """Return the index of a scene, counted from 0, given an index from either end or an id.
@@ -409,17 +395,12 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         """
         splits = " or ".join(self.splits)
         if isinstance(key, str):
-            if key in self._indices:
-                return self._indices[key]
-            reason = self._place.failures.get(key)
-            if reason is not None:
-                raise UnknownSceneError(
-                    f"{key} failed in processing: {reason}",
-                    "fix the raw files, then run scannet-prep process again",
-                )
+            if key in self:
+                return self.scene_ids.index(key)
             raise UnknownSceneError(
                 f"{self.path}: has no {splits} scene {key!r}",
-                "choose the split of the scene, or process it; an archive is packed again",
+                "choose the split of the scene, or process it; scannet-prep info lists those that "
+                "failed, with the reasons",
             )
         index = operator.index(key)
         if not -len(self) <= index < len(self):
@@ -497,9 +478,11 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         try:
             transformed = transform(sample, generator)
         except Exception as error:
+            path = self._place.file_path(scene_id)
+            name = type(error).__name__
             raise ScanNetPrepError(
-                f"{scene_id} ({self._place.file_path(scene_id)}): the transform failed in "
-                f"dataset[{index}, {epoch}]: {type(error).__name__}: {error}"
+                f"{scene_id} ({path}): the transform failed in dataset[{index}, {epoch}]: "
+                f"{name}: {error}"
             ) from error
         # A plain dict becomes a sample again, whose repr is short.
         if type(transformed) is dict:

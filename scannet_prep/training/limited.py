@@ -83,19 +83,14 @@ def check_points(
         if indices.shape == (0,):
             # NumPy turns an empty list into an array of float64.
             indices = np.zeros(0, np.int64)
-        if indices.ndim != 1 or indices.dtype.kind not in "iu":
-            raise UsageError(
-                f"points: {scene_id}: found {indices.dtype} {indices.shape}, "
-                "expected a list of vertices",
-                "for a mask, pass np.flatnonzero(mask)",
-            )
+        is_list = indices.ndim == 1 and indices.dtype.kind in "iu"
         lowest = indices.min(initial=0)
         highest = indices.max(initial=0)
-        if lowest < 0 or highest >= vertex_count:
+        if not is_list or lowest < 0 or highest >= vertex_count:
             raise UsageError(
-                f"points: {scene_id}: found vertices {lowest:,} to {highest:,}, "
-                f"but the scene has {vertex_count:,}",
-                "use the list of this release; vertices are counted from 0",
+                f"points: {scene_id}: found {indices.dtype} {indices.shape} from {lowest} to "
+                f"{highest}, expected a list of vertices from 0 to {vertex_count - 1}",
+                "use the list of this release; for a mask, pass np.flatnonzero(mask)",
             )
         checked[scene_id] = np.unique(indices).astype(np.int64)
     return checked

@@ -71,7 +71,12 @@ def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -
     """
     # Large scenes first, those of equal length by index.
     order = np.argsort(-lengths, kind="stable")
-    batches = _pack_best_fit(order.tolist(), lengths.tolist(), max_points, max_scenes)
+    batches = _pack_best_fit(
+        order.tolist(),
+        lengths.tolist(),
+        max_points,
+        max_scenes,
+    )
 
     # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks.
     is_oversize = lengths > max_points
@@ -142,7 +147,8 @@ def make_plan(
         # The steps in random order, and the batches of each step on random ranks.
         steps = generator.permutation(steps)
         steps = generator.permuted(steps, axis=1)
-    return [packing[index] for index in steps.ravel().tolist()]
+    order = steps.ravel()
+    return [packing[index] for index in order.tolist()]
 
 
 def _pack_best_fit(
@@ -160,7 +166,8 @@ def _pack_best_fit(
     rooms: list[tuple[int, int]] = []
     for scene in order:
         # The batch with the least room that is enough; -1 sorts before every index.
-        position = bisect_left(rooms, (lengths[scene], -1))
+        length = lengths[scene]
+        position = bisect_left(rooms, (length, -1))
         if position < len(rooms):
             room, index = rooms.pop(position)
             batches[index].append(scene)
@@ -170,7 +177,7 @@ def _pack_best_fit(
             batches.append([scene])
         # The room beside a scene above the budget is negative, so no scene joins it.
         if len(batches[index]) < max_scenes:
-            insort(rooms, (room - lengths[scene], index))
+            insort(rooms, (room - length, index))
     return batches
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,9 +12,6 @@ from scannet_prep.errors import UsageError
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId
-
-if TYPE_CHECKING:
-    from scannet_prep.view.notebook import NotebookPage
 
 
 class Sample(dict[str, Any]):
@@ -38,12 +34,6 @@ class Sample(dict[str, Any]):
             lines.append(f"{key!r}: {shown}")
         return "{" + ",\n ".join(lines) + "}"
 
-    def show(self, predictions: Any = None, **options: Any) -> NotebookPage:  # noqa: ANN401
-        """Show the sample in a notebook; `scannet_prep.show` documents the arguments."""
-        from scannet_prep.view.notebook import show
-
-        return show(self, predictions, **options)
-
     def _repr_png_(self) -> bytes | None:
         """Draw a picture, for notebooks."""
         from scannet_prep.view.notebook import draw_sample
@@ -64,9 +54,7 @@ def sample_from_mesh(
     compute_segments: bool = False,
     faces: bool = False,
     labels: LabelSet | str = "ScanNet20",
-    transform: Callable[[Sample, np.random.Generator], Any] | None = None,
-    seed: int = 0,
-) -> Any:  # noqa: ANN401 - a sample, or the result of the transform
+) -> Sample:
     """Make a sample of a triangle mesh: the same dict as that of a dataset.
 
     The arrays are those that `scannet-prep process` makes of a scene with this mesh alone. Nothing
@@ -79,11 +67,9 @@ def sample_from_mesh(
         compute_segments: Whether to compute `segments`; they are -1 otherwise.
         faces: Whether the sample has `faces`.
         labels: The label set that `label_set` names. All labels are -1, as there is no annotation.
-        transform: Function of the sample and a random generator. Its result is returned.
-        seed: Seed of the random generator.
 
     Returns:
-        A dict with the keys of a sample of `ScanNet`, or the result of the transform.
+        A dict with the keys of a sample of `ScanNet`.
 
     Raises:
         MissingFileError: There is no such file.
@@ -124,8 +110,6 @@ def sample_from_mesh(
         sample["segments"] = compute_mesh_segments(mesh).astype(np.int32)
     if faces:
         sample["faces"] = np.ascontiguousarray(mesh.faces)
-    sample |= {"label_set": label_set.name, "scene_id": path.stem}
-    if transform is None:
-        return sample
-    # The generator of the first scene of a dataset in the first epoch.
-    return transform(sample, np.random.default_rng((seed, 0, 0)))
+    sample["label_set"] = label_set.name
+    sample["scene_id"] = path.stem
+    return sample

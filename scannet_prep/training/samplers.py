@@ -120,7 +120,12 @@ class PointBudgetBatchSampler:
             # Empty if the vertex counts were passed instead of the dataset.
             "digest": str(getattr(lengths, "digest", "")),
         }
-        self._packing = pack(self._lengths, int(max_points), int(max_scenes), self.world_size)
+        self._packing = pack(
+            self._lengths,
+            int(max_points),
+            int(max_scenes),
+            self.world_size,
+        )
         self._has_compared_ranks = False
         self.has_begun = False
         self.epoch = 0
@@ -133,7 +138,8 @@ class PointBudgetBatchSampler:
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
-        return math.ceil(len(self._packing) / self.world_size)
+        batch_count = len(self._packing)
+        return math.ceil(batch_count / self.world_size)
 
     def __iter__(self) -> Iterator[list[SceneKey]]:
         """Iterate over this rank's batches of the next epoch, as lists of (index, epoch).
@@ -226,8 +232,13 @@ class PointBudgetBatchSampler:
         if self._settings["shuffle"]:
             seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch,))
             generator = np.random.default_rng(seeds)
-        max_points = self._settings["max_points"]
-        return make_plan(self._packing, self._lengths, max_points, self.world_size, generator)
+        return make_plan(
+            self._packing,
+            self._lengths,
+            self._settings["max_points"],
+            self.world_size,
+            generator,
+        )
 
     def _compare_ranks(self) -> None:
         """Compare, once, the facts on which the plans of all ranks of `torch.distributed` depend.

@@ -26,7 +26,10 @@ def count_classes(scenes: Iterable[Mapping[int, int]], label_set: LabelSet) -> N
         Vertices of each class in each scene, int64 (scenes, classes).
     """
     # `ids` are the raw ids of the classes, in the order of the train ids.
-    rows = [[scene.get(raw_id, 0) for raw_id in label_set.ids] for scene in scenes]
+    rows = []
+    for scene in scenes:
+        row = [scene.get(raw_id, 0) for raw_id in label_set.ids]
+        rows.append(row)
     # Without scenes, the array would have only one axis.
     counts = np.array(rows, np.int64)
     return counts.reshape(len(rows), len(label_set))
