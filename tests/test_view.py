@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from commands import TEST, TRAIN, VAL, count_reads_in_new_process, edit_json, ru
 from PIL import Image
 
 from scannet_prep import SCANNET20, read_processed
+from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.check import read_raw_file
 from scannet_prep.release.files import MESH
 from scannet_prep.stages import pack
@@ -45,10 +47,11 @@ def folder(root, tmp_path):
 
 @pytest.fixture
 def predictions(folder):
-    """The folder, with predictions in `a` and `b`, and all vertices as walls in `c/a`."""
+    """The folder, with predictions of the validation scene, and in `b` of the test scene, too."""
     for number, name in enumerate(("a", "b", "c/a")):
         (folder / name).mkdir(parents=True)
         np.save(folder / name / f"{VAL}.npy", np.full(VERTICES, number % 2))
+    np.save(folder / f"b/{TEST}.npy", np.zeros(VERTICES, int))
     return folder
 
 
@@ -133,6 +136,7 @@ def test_each_scene_is_read_once(root, tmp_path):
         (["--source", "faces"], "scannet200", "ScanNet200"),
         ([TEST], "rgb", "ScanNet20"),
         ([VAL, "--pred", "a"], "prediction", "ScanNet20"),
+        (["--pred", "a"], "prediction", "ScanNet20"),
         ([VAL, "--pred", "a", "--color", "labels"], "scannet20", "ScanNet20"),
     ],
 )
@@ -217,6 +221,7 @@ def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, 
         ([VAL, "-o", "x.PNG"], 2, "x.PNG does not end in .html or .png or .ply"),
         ([VAL, "--color", "error"], 2, f"{VAL}: cannot be coloured by 'error'"),
         ([VAL, "--beside", "error"], 2, f"{VAL}: cannot be coloured by 'error'"),
+        ([TEST, "--pred", "b", "--color", "error"], 2, f"{TEST}: cannot be coloured by 'error'"),
         ([TEST, "--color", "labels"], 2, f"{TEST}: cannot be coloured by 'labels'"),
         ([VAL, "--color", "hue"], 2, "invalid choice: 'hue'"),
         ([VAL, "--png", "--view", "sideways"], 2, "'sideways' is not a view"),
@@ -289,8 +294,20 @@ def test_scene_that_is_damaged_or_has_failed_is_refused_with_the_reason(folder, 
     assert "a.ply: is empty" in outcome.stderr
 
     path = folder / f"data/processed/val/{VAL}.npz"
+    scene = read_processed(path)
+    points = np.where(scene.points > 1, np.nan, scene.points)
+    path.write_bytes(b"".join(encode_processed(replace(scene, points=points))))
+    outcome = run_main("view", VAL, TRAIN, "-o", "out", cwd=folder)
+    assert outcome.status == 1
+    assert f"{VAL}.npz: points are not all finite" in outcome.stderr
     path.write_bytes(path.read_bytes()[:5000])
     outcome = run_main("view", VAL, TRAIN, "-o", "out", cwd=folder)
     assert outcome.status == 1
     assert str(path.relative_to(folder)) in outcome.stderr
     assert list_files(folder) == []
+
+    edit_json(folder / "data/processed/manifest.json", lambda value: value["scenes"].clear())
+    for words in ([], ["--png"], ["--serve", "0"]):
+        outcome = run_main("view", *words, cwd=folder)
+        assert outcome.status == 1
+        assert outcome.stderr.splitlines()[0] == "error: data/processed: holds no scenes"
