@@ -170,12 +170,16 @@ def test_legend_lists_hides_searches_and_shows_only(shown, scene):
     assert "hide" not in shown.run("() => viewer.link")
 
 
-def test_line_under_the_mouse_or_with_the_focus_stands_out(shown):
+def test_line_under_the_mouse_or_with_the_focus_stands_out(shown, scene):
+    labels = scene.colorings["scannet20"]
+    x, y, vertices = pick(shown).T
+    is_wall = [labels.categories[index].name == "wall" for index in labels.indices[vertices]]
     before = read_pixels(shown)
     shown.page.hover("li:has-text('wall')")
     hovered = read_pixels(shown)
     shown.page.hover("#picture")
-    assert (hovered != before).any()
+    is_changed = (hovered != before)[y, x].any(axis=1)
+    assert is_changed[is_wall].mean() < 0.2 < 0.8 < is_changed[np.logical_not(is_wall)].mean()
     assert (read_pixels(shown) == before).all()
 
     shown.page.focus("#search")
@@ -330,7 +334,7 @@ def test_link_restores_the_view(show, path):
         "#color=error&color=rgb&view=1,2,1,4,0.5,0.3,0&hide.scannet20=floor&ceiling=1.5&mesh=false"
     )
     shown = show(path, link).wait()
-    shown.page.wait_for_function("location.hash.includes('ceiling')")
+    shown.page.wait_for_function("() => location.hash.includes('ceiling')")
     first = read_pixels(shown)
     again = show(path, shown.page.evaluate("location.hash")).wait()
     assert again.run("() => viewer.link") == shown.run("() => viewer.link")
@@ -481,6 +485,9 @@ def test_controls_and_legend_fit_into_the_window(show, path, width, height, sche
     # Pictures are above each other where the window is upright.
     (first, second) = [each.bounding_box() for each in shown.page.locator("#captions p").all()]
     assert (second["y"] > first["y"]) == (height > width)
+    assert np.allclose(
+        [first["width"], first["height"]], shown.run("() => viewer.drawing.paneSize"), atol=2
+    )
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
     color = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert color == {"light": "rgb(255, 255, 255)", "dark": "rgb(24, 24, 27)"}[scheme]

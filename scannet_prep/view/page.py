@@ -56,11 +56,20 @@ def make_scene_page(
     size = points.max(axis=0) - origin
     # A scene of one point has no extent.
     step = float(size.max()) / _STEPS or 1.0
-    arrays: dict[str, NDArray[Any]] = {"steps": _find_steps((points - origin) / step)}
+    arrays: dict[str, NDArray[Any]] = {}
+    arrays["steps"] = _find_steps((points - origin) / step)
     if scene.faces is not None:
         arrays["faces"] = _sort_faces(scene.faces)
+
+    choices = ""
+    options = ""
+    descriptions = []
     for name, coloring in scene.colorings.items():
         arrays[f"color-{name}"] = _find_values(coloring)
+        title = escape(coloring.title)
+        choices += _make_choice(name, title)
+        options += f'<option value="{name}">{title}</option>'
+        descriptions.append(_describe_coloring(name, coloring))
 
     data = {
         "name": scene.scene_id,
@@ -72,38 +81,40 @@ def make_scene_page(
         "spacing": estimate_spacing(scene.points),
         "unlabeled": UNLABELED,
         "widths": {name: array.itemsize for name, array in arrays.items()},
-        "colorings": [_describe_coloring(*each) for each in scene.colorings.items()],
+        "colorings": descriptions,
     }
-    # Escape "<", so that no name can end the element.
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    blocks = [_embed("data", text)]
+    text = json.dumps(data, separators=(",", ":"))
+    # No name can end the element.
+    text = text.replace("<", "\\u003c")
+    blocks = _embed("data", text)
     for name, array in arrays.items():
-        blocks.append(_embed(f"array-{name}", _pack(array)))
+        packed = _pack(array)
+        blocks += _embed(f"array-{name}", packed)
 
-    choices = ""
-    options = ""
-    for name, coloring in scene.colorings.items():
-        choices += _make_choice(escape(name), escape(coloring.title))
-        options += f'<option value="{escape(name)}">{escape(coloring.title)}</option>'
     style = _read_asset("page.css")
     script = _read_asset("drawing.js") + _read_asset("viewer.js")
+    home = ""
+    if is_served:
+        home = '<a href="/">All scenes</a>'
     still = ""
     if picture:
-        still = f'<img src="data:image/png;base64,{_encode(picture)}" alt="">'
+        png = _encode(picture)
+        still = f'<img src="data:image/png;base64,{png}" alt="">'
+    is_mesh = scene.faces is not None
     page = Template(_read_asset("page.html")).substitute(
         policy=_make_policy(style, script),
         style=style,
         script=script,
         name=escape(scene.scene_id),
         facts=escape(_describe_scene(scene, size.tolist())),
-        home='<a href="/">All scenes</a>' if is_served else "",
+        home=home,
         choices=choices,
         options=options,
         still=still,
         low=math.floor(origin[2]),
         high=math.ceil(origin[2] + size[2]),
-        mesh="disabled" if scene.faces is None else "checked",
-        blocks="\n".join(blocks),
+        mesh="checked" if is_mesh else "disabled",
+        blocks=blocks,
     )
     # Paths may contain lone surrogates, which UTF-8 cannot encode.
     return page.encode("utf-8", "backslashreplace")
@@ -120,17 +131,17 @@ def _sort_faces(faces: NDArray[np.int32]) -> NDArray[np.int32]:
     # Rotating a triangle does not turn it over.
     first = faces.argmin(axis=1)[:, np.newaxis]
     columns = (first + np.arange(3)) % 3
-    corners = np.take_along_axis(faces, columns, axis=1).astype(np.int32)
+    corners = np.take_along_axis(faces, columns, axis=1)
     # The last key of `lexsort` comes first.
     order = np.lexsort(corners.T[::-1])
-    corners = corners[order]
+    corners = corners[order].astype(np.int32)
     lowest = corners[:, 0]
     corners[:, 1:] -= lowest[:, np.newaxis]
     corners[:, 0] = np.diff(lowest, prepend=np.int32(0))
     return corners
 
 
-def _find_values(coloring: Coloring) -> NDArray[np.unsignedinteger[Any]]:
+def _find_values(coloring: Coloring) -> NDArray[Any]:
     """Return the indices of categories, (V,), or the colours if there are none, (V, 3)."""
     if coloring.indices is None:
         return coloring.colors
@@ -142,14 +153,17 @@ def _pack(array: NDArray[Any]) -> str:
     """Pack an array; see the docstring of the module."""
     little_endian = array.dtype.newbyteorder("<")
     ordered = np.ascontiguousarray(array, little_endian)
-    planes = ordered.view(np.uint8).reshape(-1, array.itemsize).T
-    return _encode(deflate.deflate_compress(planes.tobytes(), _DEFLATE_LEVEL))
+    numbers = ordered.view(np.uint8).reshape(-1, array.itemsize)
+    planes = numbers.T.tobytes()
+    packed = deflate.deflate_compress(planes, _DEFLATE_LEVEL)
+    return _encode(packed)
 
 
 def _describe_scene(scene: ViewedScene, size: list[float]) -> str:
     """Describe a scene in a line; its size is in metres."""
     x, y, z = size
-    parts = [scene.split, scene.frame, f"{len(scene.points):,} vertices"]
+    vertices = f"{len(scene.points):,} vertices"
+    parts = [scene.split, scene.frame, vertices]
     if scene.faces is not None:
         parts.append(f"{len(scene.faces):,} faces")
     parts.append(f"{x:.1f} x {y:.1f} x {z:.1f} m")
@@ -162,8 +176,8 @@ def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:
         "name": name,
         "title": coloring.title,
         "isPerScene": coloring.is_per_scene,
-        "categories": [_describe_category(category) for category in coloring.categories],
-        "tables": [asdict(table) for table in coloring.tables],
+        "categories": list(map(_describe_category, coloring.categories)),
+        "tables": list(map(asdict, coloring.tables)),
     }
 
 
@@ -174,7 +188,7 @@ def _describe_category(category: Category) -> dict[str, Any]:
 
 
 def _make_choice(name: str, title: str) -> str:
-    """Make the button that chooses a colouring, from escaped texts."""
+    """Make the button that chooses a colouring; its title is escaped."""
     field = f'<input type="radio" name="color" value="{name}">'
     return f'<label title="{title}">{field}{name}</label>'
 
@@ -205,7 +219,7 @@ def _encode(data: bytes | bytearray) -> str:
 
 def _embed(name: str, text: str) -> str:
     """Embed data for the script, which browsers do not run."""
-    return f'<script type="text/plain" id="{escape(name)}">{text}</script>'
+    return f'<script type="text/plain" id="{name}">{text}</script>\n'
 
 
 def _read_asset(name: str) -> str:
