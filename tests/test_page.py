@@ -545,3 +545,9 @@ def test_tables_of_scores_have_aligned_numbers(shown, scene):
         "all => all.map((cell) => cell.getBoundingClientRect().right)"
     )
     assert len(set(ends)) == 1
+
+    # Of two pictures, the tables tell whose they are.
+    shown.page.select_option("#beside", "error-2")
+    titles = shown.page.locator("summary").all_inner_texts()
+    assert len(titles) == len(set(titles))
+    assert any("new" in title for title in titles)

@@ -64,7 +64,8 @@ class Viewer {
     document.querySelector(`#colorings [value="${this.shown[0].name}"]`).checked = true;
     $("beside").value = this.shown[1]?.name ?? "";
     $("captions").replaceChildren(...this.shown.map(({ title }) => make("p", title)));
-    $("tables").replaceChildren(...this.shown.flatMap(makeTables));
+    const isNamed = this.shown.length > 1;
+    $("tables").replaceChildren(...this.shown.flatMap((each) => makeTables(each, isNamed)));
     this.#lines = this.#findLines();
     this.#listLines();
     this.recolor();
@@ -399,9 +400,9 @@ function makeRows(rows) {
   return rows.flatMap(([name, text]) => [make("dt", name), make("dd", text)]);
 }
 
-/** Make the tables of a colouring, which open on a click. */
-function makeTables({ tables }) {
-  return tables.map(({ title, columns, rows }, index) => {
+/** Make the tables of a colouring, which open on a click; of several, they tell which one it is. */
+function makeTables(coloring, isNamed) {
+  return coloring.tables.map(({ title, columns, rows }, index) => {
     const details = Object.assign(make("details"), { open: !index });
     const table = make("table");
     for (const texts of [columns, ...rows]) {
@@ -412,7 +413,8 @@ function makeTables({ tables }) {
         if (rows.every((each) => NUMBER.test(each[column]))) cell.className = "number";
       });
     }
-    details.append(make("summary", title), table);
+    const text = isNamed ? `${title}; ${coloring.title}` : title;
+    details.append(make("summary", text), table);
     return details;
   });
 }
