@@ -179,8 +179,11 @@ def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
         assert len(server.requests(failure.subject.removeprefix(server.origin))) <= tries
 
 
-def test_connections_that_each_bring_20_kb_complete_a_file(server, tmp_path):
-    server.faults = [at(MESH_PATH, *[Cut(20_000)] * 24)]
+@pytest.mark.parametrize(
+    "faults", [[Cut(20_000)] * 24, [*[Status(503)] * 30, Cut(20_000), *[Status(503)] * 30]]
+)
+def test_connections_that_each_bring_20_kb_complete_a_file(server, tmp_path, faults):
+    server.faults = [at(MESH_PATH, *faults)]
     assert not fetch(server, tmp_path).failures
     assert server.bytes_sent_again(MESH_PATH) == 0
 
