@@ -530,6 +530,8 @@ def test_comparison_names_scenes_arrays_rows_and_classes_that_differ(whole_dir, 
     assert (outcome.status, text.status) == (3, 3)
     assert (result["same"], result["different"]) == (0, [TRAIN, VAL])
     assert (result["only_here"], result["only_there"]) == ([TEST], [])
+    reverse = compare(out_dir, whole_dir / "processed").json
+    assert (reverse["only_here"], reverse["only_there"]) == ([], [TEST])
     assert result["classes"] == [{"here": "wall", "there": "floor", "vertices": 45}]
     messages = {finding["scene_id"]: finding["message"] for finding in result["findings"]}
     assert f"labels: 45 of 600 rows differ, first row {walls[0]}: 1, there 2" in messages[TRAIN]
