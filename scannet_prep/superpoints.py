@@ -91,7 +91,8 @@ def _check_points(points: NDArray[np.floating[Any]]) -> _Floats:
     # Numbers beyond float32 become infinite.
     with np.errstate(over="ignore"):
         positions = points.astype(np.float32)
-    is_finite = np.isfinite(positions).all(axis=1)
+    are_finite = np.isfinite(positions)
+    is_finite = are_finite.all(axis=1)
     if not is_finite.all():
         vertex = int(np.argmin(is_finite))
         found = points[vertex].tolist()
@@ -143,7 +144,8 @@ def _sort_edges(positions: _Floats, corners: _Indices) -> _Edges:
     """
     # One array per axis, (3, V), and per corner, (3, F), as in `processed.geometry`.
     columns = np.ascontiguousarray(positions.T)
-    first, second, third = np.ascontiguousarray(corners.T)
+    by_corner = np.ascontiguousarray(corners.T)
+    first, second, third = by_corner
     normals = _average_normals(columns, corners)
 
     # The order of the edges of a face is that of the Segmentator.
@@ -332,8 +334,10 @@ class _VertexSets:
         for part in parts:
             # Most edges lie within a set by now. NumPy leaves them out faster than a loop.
             first_vertices = self.find_all()
-            starts = first_vertices[edges.starts[part]]
-            ends = first_vertices[edges.ends[part]]
+            part_starts = edges.starts[part]
+            part_ends = edges.ends[part]
+            starts = first_vertices[part_starts]
+            ends = first_vertices[part_ends]
             weights = edges.weights[part]
             is_between = starts != ends
             for start, end, weight in zip(
