@@ -8,9 +8,10 @@ takes several times as long.
 
 from __future__ import annotations
 
+import mmap
 import os
 from multiprocessing import reduction
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,12 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 # Type and shape of each array.
 Layout: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
 
-# The first byte of a file.
-_FREE = b"\0"
-_SENT = b"\1"
-# The files of this process. New memory takes longer than the copies, so a worker writes to a file
-# again as soon as the training process has read it.
-_files: list[IO[bytes]] = []
+# Values of the first byte of a file.
+_FREE = 0
+_SENT = 1
+# The descriptor and the memory of each file of this process. New memory takes longer than the
+# copies, so a worker writes to a file again as soon as the training process has read it.
+_files: list[tuple[int, NDArray[np.uint8]]] = []
 
 
 def hand_over(arrays: Arrays) -> tuple[Any, Layout]:
@@ -38,21 +39,17 @@ def hand_over(arrays: Arrays) -> tuple[Any, Layout]:
     Raises:
         OSError: There are no descriptors or memory left.
     """
-    for file in _files:
-        if os.pread(file.fileno(), 1, 0) == _FREE:
-            break
-    else:
-        descriptor = os.memfd_create("batch", os.MFD_CLOEXEC)
-        file = os.fdopen(descriptor, "wb")
-        _files.append(file)
-    file.seek(0)
-    file.write(_SENT)
+    size = 1 + sum(array.nbytes for array in arrays.values())
+    descriptor, memory = _find_file(size)
+    memory[0] = _SENT
     layout = {}
+    start = 1
     for key, array in arrays.items():
         layout[key] = (array.dtype, array.shape)
-        file.write(_bytes_of(np.ascontiguousarray(array)))
-    file.flush()
-    return reduction.DupFd(file.fileno()), layout
+        end = start + array.nbytes
+        memory[start:end] = _bytes_of(np.ascontiguousarray(array))
+        start = end
+    return reduction.DupFd(descriptor), layout
 
 
 def receive(shared: Any, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
@@ -66,8 +63,22 @@ def receive(shared: Any, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_o
             arrays[key] = np.empty(shape, dtype)
             file.readinto(_bytes_of(arrays[key]))
         file.seek(0)
-        file.write(_FREE)
+        file.write(bytes([_FREE]))
     return arrays
+
+
+def _find_file(size: int) -> tuple[int, NDArray[np.uint8]]:
+    """Find a file that has been read, or make one; return its descriptor and its memory."""
+    for descriptor, memory in _files:
+        if memory[0] == _FREE and len(memory) >= size:
+            return descriptor, memory
+    new = os.memfd_create("batch", os.MFD_CLOEXEC)
+    # A power of two, so that later batches fit. Pages that are not written take no memory.
+    capacity = 1 << size.bit_length()
+    os.truncate(new, capacity)
+    mapped = np.frombuffer(mmap.mmap(new, capacity), np.uint8)
+    _files.append((new, mapped))
+    return new, mapped
 
 
 def _bytes_of(array: NDArray[Any]) -> Any:  # noqa: ANN401 - a buffer
