@@ -158,9 +158,7 @@ class IdCounts:
             if recall > highest and np.count_nonzero(recalls) >= _MIN_CLASSES:
                 best = numbering
                 highest = recall
-        # Ids that are no class are evidence by themselves.
-        least_gain = 0.0 if problems else _MIN_GAIN
-        if highest <= found + least_gain:
+        if highest <= found + _MIN_GAIN:
             return None
         problems.append(
             f"read as {self._declared.name}, {found:.1%} of a class agree with the ground truth "
