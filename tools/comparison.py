@@ -500,7 +500,7 @@ def try_inputs(program: Program, job: Job) -> dict[str, str]:
 
 
 def _run_small(program: Program, job: Job, change: Callable[[Path], object]) -> Usage:
-    """Run a program on a few small scenes, of which one was changed."""
+    """Run a program on a few small scenes, one of them changed."""
     shutil.rmtree(job.raw_dir, ignore_errors=True)
     shutil.rmtree(job.folder, ignore_errors=True)
     write_release(job.raw_dir, TRAIN_SCENES, vertices=VERTEX_COUNT)

@@ -88,7 +88,7 @@ def make_api_page(module: str, names: list[str]) -> str:
 
     Args:
         module: The module.
-        names: Its public names; if there are none, those that do not begin with an underscore.
+        names: Its public names; if empty, those that do not begin with an underscore.
     """
     lines = [f"# {module}", ""]
     if not names:

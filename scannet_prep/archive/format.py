@@ -196,7 +196,7 @@ class Archive:
 
 
 def damage_error(name: str, scene_id: str, error: Exception) -> ArchiveError:
-    """Make the error for an archive of which a scene, or for an empty id all, is damaged."""
+    """Make the error for a damaged scene of an archive, or without an id for the archive."""
     problem = f"{scene_id}: is damaged: {error}"
     if not scene_id:
         problem = f"is damaged or truncated, or scannet-prep did not make it: {error}"

@@ -222,7 +222,7 @@ def check_space(folder: Path, needed_bytes: int) -> None:
 
     Args:
         folder: A folder on the disk; need not exist yet.
-        needed_bytes: Bytes to be written; nothing is checked if there are none.
+        needed_bytes: Bytes to be written; 0 needs no space.
 
     Raises:
         DiskFullError: There is not enough space.

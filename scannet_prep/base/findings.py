@@ -52,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
 
     @classmethod
     def from_error(cls, error: Exception, subject: Path | str = "", scene_id: str = "") -> Finding:
-        """Describe an exception because of which a file or a scene failed.
+        """Describe the exception that made a file or a scene fail.
 
         Args:
             error: The exception. If it names a file, that file becomes the subject.

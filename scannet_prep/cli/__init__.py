@@ -1,1 +1,1 @@
-"""The command line: one module a command, each of which parses, calls one stage and prints."""
+"""The command line: one module a command, which parses, calls one stage and prints."""

@@ -537,7 +537,7 @@ def _integrate(verdicts: NDArray[np.void], missed: int) -> float:
     recall = np.append(recall, 0.0)
 
     # Recall falls as confidence rises. Each precision counts for half the distance between the
-    # recalls before and after it. The first recall is repeated, because there is none before it.
+    # recalls before and after it. The first recall is repeated, because nothing precedes it.
     before = np.append(recall[:1], recall[:-1])
     after = np.append(recall[1:], 0.0)
     widths = (before - after) / 2

@@ -120,7 +120,7 @@ def check_truth(labels: IntArray, label_set: LabelSet) -> None:
 
 
 def average(values: Iterable[float]) -> float | None:
-    """Compute the mean of numbers; None if there are none."""
+    """Compute the mean of numbers; None for an empty list."""
     numbers = list(values)
     if not numbers:
         return None

@@ -217,7 +217,7 @@ class ExtractedFrame:
     def labels(self) -> GrayImage:
         """Read the labels, uint8 or uint16 (H, W), in pixels of the color image.
 
-        They are ids of the label set that was chosen for the folder; 0 where there is none.
+        They are ids of the label set that was chosen for the folder; 0 is unlabeled.
 
         Raises:
             UsageError, FileError: As for `color`.
@@ -227,7 +227,7 @@ class ExtractedFrame:
     def instances(self) -> GrayImage:
         """Read the objects, uint8 or uint16 (H, W), in pixels of the color image.
 
-        They are object id + 1, and 0 where there is none.
+        They are object id + 1, and 0 outside all objects.
 
         Raises:
             UsageError, FileError: As for `color`.

@@ -199,7 +199,7 @@ class IdCounts:
             problems: As for `_find_by_truth`.
 
         Returns:
-            The numbering; None if there is none, or if the declared one explains the ids as well.
+            The numbering; None if nothing else explains the ids better than the declared one.
         """
         declared = self._declared
         if self._task == "semantic":

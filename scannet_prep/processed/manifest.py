@@ -151,7 +151,7 @@ def read_manifest(out_dir: Path) -> Manifest:
 
 
 def check_complete(manifest: Manifest, out_dir: Path) -> None:
-    """Refuse a folder of which scenes are still to be made.
+    """Refuse a folder whose scenes are not all made yet.
 
     Raises:
         FileError: There are such scenes.

@@ -103,7 +103,7 @@ def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap
 
 
 def label_map_for(raw_dir: Path) -> LabelMap:
-    """Return the label map beside the raw scenes, or the built-in one if there is none.
+    """Return the label map beside the raw scenes, or else the built-in one.
 
     Raises:
         FileError: The label map beside them is damaged.
@@ -115,7 +115,7 @@ def label_map_for(raw_dir: Path) -> LabelMap:
 
 
 def find_label_map(raw_dir: Path) -> Path | None:
-    """Find the label map beside the raw scenes; None if there is none."""
+    """Find the label map beside the raw scenes; None if it is missing."""
     roots = [raw_dir]
     # A raw folder may be given as `scans` itself, also by way of `.` or a link.
     spellings = [raw_dir.absolute(), raw_dir.resolve()]

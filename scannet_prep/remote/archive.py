@@ -34,7 +34,7 @@ _HINT_PACKAGE = "install this package with the extra [remote], and s3fs, gcsfs o
 
 
 class RemoteArchive:
-    """An archive at an address, of which any range can be read.
+    """An archive at an address; any range of it can be read.
 
     Picklable, and safe under fork and in threads: each process has its own connections. Whether the
     archive was replaced since it was opened is not noticed here, but by its checksums.

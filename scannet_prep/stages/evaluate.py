@@ -58,7 +58,7 @@ class EvaluationReport:
         missing: Scenes without a prediction.
         left_out: Scenes with a prediction that are not in the ground truth.
         scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
-        warning: A warning about the predicted ids; empty if there is none.
+        warning: A warning about the predicted ids; may be empty.
     """
 
     task: Task

@@ -76,7 +76,7 @@ class Selection:
             hint: The hint of the error.
 
         Raises:
-            UnknownSceneError: A named scene is missing, or there is none of the splits.
+            UnknownSceneError: A named scene is missing, or the splits have no scene.
         """
         selected = self.select(held)
         named = set(self.scene_ids or ())
@@ -203,7 +203,7 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
 
     Raises:
         MissingFileError: A file does not exist.
-        UnknownSceneError: Something is not a scene id, or there is none at all.
+        UnknownSceneError: Something is not a scene id, or the list is empty.
     """
     scene_ids: dict[SceneId, None] = {}
     for word in words:

@@ -52,7 +52,7 @@ class SubmissionReport:
         left_out: Number of vertices that are 0 in the zip file because their id is no class
             (`unlabeled`); and of omitted instances by reason: `other` (wall, floor, or none of the
             classes), `small` (under 100 vertices), `score` (below `min_score`).
-        warning: A warning about the predicted ids; empty if there is none.
+        warning: A warning about the predicted ids; may be empty.
     """
 
     path: Path

@@ -195,7 +195,7 @@ def _describe_head(kind: str, manifest: Manifest | None) -> str:
 
 
 def _check_space(out_dir: Path, scenes: Iterable[PackedScene]) -> None:
-    """Check that the disk has space for the scenes of which the folder has nothing yet."""
+    """Check that the disk has space for the scenes that are not in the folder yet."""
     paths = [*out_dir.glob("*"), *out_dir.glob("*/*")]
     present = {path.stem for path in paths}
     absent = [scene for scene in scenes if scene.scene_id not in present]
@@ -231,7 +231,7 @@ def _write_scene(
 
 
 def _write_others(report: UnpackReport, others: Files, selection: Selection) -> None:
-    """Write the files of no scene, except for records, of which each folder has its own."""
+    """Write the files of no scene, except for the records that each folder has of its own."""
     left_out = {MANIFEST_NAME, FAILED_NAME, ACCEPTANCE_NAME}
     if not selection.has_all or (report.out_dir / LOCK_NAME).exists():
         left_out.add(LOCK_NAME)

@@ -57,7 +57,7 @@ class RenderedFrame(NamedTuple):
         depth: uint16 (H, W) of the depth camera, millimetres; 0 where there is no surface.
         scannet_ids: uint16 (H, W) of the color camera, the ScanNet id at each pixel; 0 where there
             is none.
-        object_ids: uint8 (H, W), the object id + 1; 0 where there is none.
+        object_ids: uint8 (H, W), the object id + 1; 0 outside all objects.
     """
 
     pose: Float32s

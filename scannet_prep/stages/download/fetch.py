@@ -296,7 +296,7 @@ class Fetcher:
             self._give_up(task, error)
 
     def _judge(self, task: _Task, error: RequestError) -> None:
-        """Decide whether a failed request is a failure of the file, of the server, or of none."""
+        """Decide whether a failed request is a failure of the file, the server, or neither."""
         self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
         if task.part.size_bytes >= task.most_bytes + _PROOF_BYTES:
             # More of the file is here than ever.
