@@ -35,6 +35,12 @@ def test_finding_has_the_same_keys_in_every_json():
     ("error", "subject", "message", "hint"),
     [
         (FileError(Path("a.ply"), "is empty", "copy it"), "a.ply", "is empty", "copy it"),
+        (
+            FileError(Path("a.zst"), f"{SCENE}: is damaged", "copy it"),
+            "a.zst",
+            "is damaged",
+            "copy",
+        ),
         (UsageError("folder: has no scenes"), "folder", "has no scenes", ""),
         (MemoryError(), "folder", "memory ran out", "fewer workers"),
         (PermissionError(13, "Permission denied"), "folder", "cannot be read: Permission", ""),

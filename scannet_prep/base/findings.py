@@ -65,8 +65,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
             place = error.place
         elif isinstance(error, OSError) and error.filename:
             place = str(error.filename)
+        message = problem.removeprefix(f"{place}: ").removeprefix(f"{scene_id}: ")
         return cls(
-            message=_printable(problem.removeprefix(f"{place}: ")),
+            message=_printable(message),
             subject=_printable(place),
             scene_id=scene_id,
             hint=_printable(hint),
