@@ -126,12 +126,12 @@ def test_own_scene_of_the_test_split_is_made_of_what_is_there(tmp_path):
     with pytest.raises(MissingFileError, match=r"segs\.json: no such file"):
         process_own("groups", bare | {AGGREGATION: aggregation_file()})
 
-    # float32 has steps of half a millimetre at 8 km, where this mesh would be without area.
+    # float32 has steps of 60 micrometres at 1 km, which are a quarter of the edges of this mesh.
     grid = [(x / 4096, y / 4096, (x == 2) / 4096) for x in range(5) for y in range(5)]
     corners = [5 * x + y for x in range(4) for y in range(4)]
     faces = [(at, at + step, at + 6) for at in corners for step in (1, 5)]
     numbers = []
-    for shift in (0, 8_000):
+    for shift in (0, 900):
         positions = [(x + shift, y, z) for x, y, z in grid]
         mesh = Ply(
             position_type="double", positions=positions, colors=[(1, 2, 3)] * 25, faces=faces
@@ -208,7 +208,7 @@ DISTINCT = aggregation_file([group(number, [number], "chair") for number in rang
             {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])},
             {},
             FileError,
-            "high-resolution mesh: 1 of its",
+            "high-resolution mesh: segment ids of groups that no vertex has: 1",
         ),
         (
             {AGGREGATION: b"{}", HIRES: aggregation_file()},
