@@ -53,7 +53,11 @@ def hand_over(arrays: Arrays) -> tuple[Any, Layout]:
 
 
 def receive(shared: Any, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
-    """Read the arrays that another process has handed over."""
+    """Read the arrays that another process has handed over.
+
+    Raises:
+        OSError: An array could not be read as a whole.
+    """
     keep_freed_memory()
     arrays = {}
     descriptor = shared.detach()
@@ -61,7 +65,10 @@ def receive(shared: Any, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_o
         file.seek(1)
         for key, (dtype, shape) in layout.items():
             arrays[key] = np.empty(shape, dtype)
-            file.readinto(_bytes_of(arrays[key]))
+            size = file.readinto(_bytes_of(arrays[key]))
+            # One call reads 2 GB at most.
+            if size != arrays[key].nbytes:
+                raise OSError(f"{key}: only {size:,} of {arrays[key].nbytes:,} bytes were read")
         file.seek(0)
         file.write(bytes([_FREE]))
     return arrays
