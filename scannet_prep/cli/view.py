@@ -203,7 +203,6 @@ if the browser is on another machine, first type there:
     value = {
         "url": server.url,
         "port": server.server_port,
-        "scenes": viewing.scene_ids,
         "ssh": ssh,
     }
     with server, suppress(KeyboardInterrupt):

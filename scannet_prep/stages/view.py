@@ -18,12 +18,11 @@ from typing import Literal, TypeAlias
 from scannet_prep.base.files import Buffer, make_directory, write_atomically
 from scannet_prep.base.images import encode_png
 from scannet_prep.base.progress import Progress
-from scannet_prep.errors import FileError, UnknownSceneError, UsageError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
 from scannet_prep.predictions.reader import Predictions, find_predictions
-from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.processed.scene_problems import find_problems
@@ -156,7 +155,7 @@ def open_scenes(
 
     Raises:
         UsageError: Several scenes are possible, or there are more than two predictions.
-        UnknownSceneError: The place does not have a scene.
+        UnknownSceneError: A word is not a scene id, or the place does not have the scene.
         FileError: The place cannot be used, or predictions are missing.
         TransferError: An archive on a web server cannot be read.
     """
@@ -170,10 +169,14 @@ def open_scenes(
         raise FileError(place.name, "holds no scenes")
     label_set = parse_label_set(label_set or place.options.label_set)
     predictions = [find_predictions(each, task, label_set, place.entries) for each in pred_dirs]
+    scene_ids: list[str]
     if words:
-        scene_ids = _choose_scenes(words, place)
+        named = parse_scene_ids(words)
+        splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
+        Selection(scene_ids=named).check_found(place.name, splits, _HINT_SCENES)
+        scene_ids = [*named]
     else:
-        scene_ids = list(place.entries)
+        scene_ids = [*place.entries]
         predicted = [
             each for each in scene_ids if all(each in found.paths for found in predictions)
         ]
@@ -264,17 +267,7 @@ def serve(viewing: Viewing, port: int) -> SceneServer:
         color, _ = viewing.choose_colors(scene)
         return encode_png(draw_scene(scene, color, THUMBNAIL))
 
-    facts = {each: _describe(viewing.place.entries[each]) for each in viewing.scene_ids}
-    return SceneServer(viewing.place.name, facts, make_page, make_picture, port)
-
-
-def _describe(entry: SceneEntry) -> str:
-    """Describe a scene in a line of the list."""
-    text = f"{entry.split}, {entry.vertex_count:,} vertices"
-    if entry.split is Split.TEST:
-        return text
-    labeled = 1 - entry.nyu40_counts.get(0, 0) / entry.vertex_count
-    return f"{text}, {100 * labeled:.1f} % labeled"
+    return SceneServer(viewing.place.name, viewing.scene_ids, make_page, make_picture, port)
 
 
 def _choose_paths(
@@ -301,19 +294,3 @@ def _choose_paths(
         f"{path} does not end in {endings}",
         "name a file with this ending, or an existing folder: -o OUT",
     )
-
-
-def _choose_scenes(words: Sequence[str], place: ProcessedScenes) -> list[str]:
-    """Return the ids of the scenes that are named by ids and `@FILE`, in the same order.
-
-    Raises:
-        UnknownSceneError: A word is not a scene id, or the place does not have the scene.
-    """
-    scene_ids = parse_scene_ids(words)
-    for scene_id in scene_ids:
-        reason = place.failures.get(scene_id)
-        if reason is not None:
-            raise UnknownSceneError(f"{place.name}: {scene_id} failed in processing: {reason}")
-    splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
-    Selection(scene_ids=scene_ids).check_found(place.name, splits, _HINT_SCENES)
-    return [str(scene_id) for scene_id in scene_ids]

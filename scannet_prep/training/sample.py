@@ -34,12 +34,6 @@ class Sample(dict[str, Any]):
             lines.append(f"{key!r}: {shown}")
         return "{" + ",\n ".join(lines) + "}"
 
-    def _repr_png_(self) -> bytes | None:
-        """Draw a picture, for notebooks."""
-        from scannet_prep.view.notebook import draw_sample
-
-        return draw_sample(self)
-
     def _repr_html_(self) -> str:
         """Return the repr and a picture, for notebooks."""
         from scannet_prep.view.notebook import describe_sample

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.processed.groups import raw_ids_of_groups
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
@@ -23,11 +24,27 @@ from scannet_prep.release.scene import Split
 UNLABELED = "unlabeled"
 UNLABELED_COLOR = (100, 100, 100)
 INSTANCE_COLORS = (
-    (36, 110, 221), (36, 184, 36), (250, 110, 221), (250, 110, 36), (221, 184, 36),
-    (36, 184, 184), (147, 36, 147), (184, 36, 36), (36, 110, 36), (184, 184, 250),
-    (147, 110, 36), (250, 184, 184), (36, 250, 184), (250, 73, 110), (73, 184, 250),
-    (36, 36, 250), (147, 110, 147), (110, 147, 110), (147, 250, 36), (221, 184, 147),
-)  # fmt: skip
+    (36, 110, 221),
+    (36, 184, 36),
+    (250, 110, 221),
+    (250, 110, 36),
+    (221, 184, 36),
+    (36, 184, 184),
+    (147, 36, 147),
+    (184, 36, 36),
+    (36, 110, 36),
+    (184, 184, 250),
+    (147, 110, 36),
+    (250, 184, 184),
+    (36, 250, 184),
+    (250, 73, 110),
+    (73, 184, 250),
+    (36, 36, 250),
+    (147, 110, 147),
+    (110, 147, 110),
+    (147, 250, 36),
+    (221, 184, 147),
+)
 """Colours of instances by their number, from the first again after the last. They differ from each
 other, from unlabeled, and from white and black by at least 17 (CIEDE2000)."""
 
@@ -48,10 +65,6 @@ class Category:
             name may contain any character, so pages have to escape it.
         color: Red, green, blue, 0..255.
         count: Number of vertices; at least one in a colouring.
-        raw_category: The annotator's text for an annotated instance; otherwise empty. This text
-            may contain any character, too.
-        object_id: The `objectId` of an annotated instance in the file of the release; None if there
-            is none.
         note: A short remark to show beside the name, such as `IoU 62.1 %`; empty for none.
         instance: Name of the annotated instance that a predicted mask matches; empty for none. A
             page lists both in one line.
@@ -60,8 +73,6 @@ class Category:
     name: str
     color: Color
     count: int = 0
-    raw_category: str = ""
-    object_id: int | None = None
     note: str = ""
     instance: str = ""
 
@@ -91,8 +102,7 @@ class Coloring:
             `categories[indices]`.
         categories: The categories that occur, the largest first, `unlabeled` last. Empty for `rgb`
             and `normals`.
-        indices: uint16 (V,), or uint32 for more than 65,536 categories; indices of `categories`.
-            None if there are none.
+        indices: uint8, uint16 or uint32 (V,), indices of `categories`. None if there are none.
         tables: Tables that explain the colouring and its categories.
         is_per_scene: Whether a name means something else in another scene: instances and segments,
             but not classes.
@@ -112,8 +122,6 @@ class ViewedScene:
 
     Attributes:
         scene_id: The scene; may be empty for a sample.
-        split: The split; empty if it is unknown.
-        frame: `axis-aligned` or `frame of the scan`; empty if it is unknown.
         points: float32 (V, 3), metres, finite; z is up.
         normals: float32 or float16 (V, 3), unit length, pointing to the side from which the surface
             was seen; (0, 0, 0) where undefined. None if there are none.
@@ -123,8 +131,6 @@ class ViewedScene:
     """
 
     scene_id: str
-    split: str
-    frame: str
     points: NDArray[np.float32]
     normals: NDArray[np.floating[Any]] | None
     faces: NDArray[np.int32] | None
@@ -159,11 +165,13 @@ def estimate_spacing(points: NDArray[np.floating[Any]]) -> float:
 
     A surface has about the area of the cells of a grid that contain points.
     """
-    points = points.astype(np.float64) - points.min(axis=0)
+    offsets = points.astype(np.float64) - points.min(axis=0)
     # Cells are larger in scenes that are larger than a building.
-    cell = max(_CELL_M, float(points.max()) / _MAX_CELLS)
-    numbers = (points / cell).astype(np.int64) @ np.array([1, 2 * _MAX_CELLS, 4 * _MAX_CELLS**2])
-    return cell * math.sqrt(len(np.unique(numbers)) / len(points))
+    cell = max(_CELL_M, float(offsets.max()) / _MAX_CELLS)
+    cells = (offsets / cell).astype(np.int64)
+    numbers = cells @ (1, 2 * _MAX_CELLS, 4 * _MAX_CELLS**2)
+    share = len(np.unique(numbers)) / len(points)
+    return cell * math.sqrt(share)
 
 
 def view_scene(scene: ProcessedScene) -> ViewedScene:
@@ -188,8 +196,6 @@ def view_scene(scene: ProcessedScene) -> ViewedScene:
     colorings["normals"] = color_normals(scene.normals)
     return ViewedScene(
         scene_id=meta.scene_id,
-        split=str(meta.split),
-        frame="axis-aligned" if meta.options.align_axis else "frame of the scan",
         points=scene.points,
         normals=scene.normals,
         faces=scene.faces,
@@ -219,12 +225,13 @@ def color_labels(
     """
     notes = notes or {}
     is_class = (train_ids >= 0) & (train_ids < len(label_set))
+    known_ids = np.where(is_class, train_ids, -1)
 
     def describe(train_id: int) -> Category:
         note = notes.get(train_id, "")
         return Category(label_set.names[train_id], label_set.colors[train_id], note=note)
 
-    return categorize(np.where(is_class, train_ids, -1), describe, title=title or label_set.name)
+    return categorize(known_ids, describe, title=title or label_set.name)
 
 
 def color_instances(
@@ -240,17 +247,10 @@ def color_instances(
         label_set: The label set of the names.
     """
     names = name_groups(groups, label_set)
-    by_id = {group.id: group for group in groups}
 
     def describe(instance: int) -> Category:
-        color = color_instance(instance)
-        group = by_id.get(instance)
-        if group is None:
-            return Category(f"instance {instance}", color)
-        raw_category = group.raw_category
-        return Category(
-            names[instance], color, raw_category=raw_category, object_id=group.object_id
-        )
+        name = names.get(instance, f"instance {instance}")
+        return Category(name, color_instance(instance))
 
     return categorize(instances, describe, title="instances", is_per_scene=True)
 
@@ -302,31 +302,33 @@ def categorize(
     values, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     order = np.lexsort([-counts, values < 0])
     categories = []
-    for value, count in zip(values[order].tolist(), counts[order].tolist(), strict=True):
-        category = Category(UNLABELED, UNLABELED_COLOR) if value < 0 else describe(value)
-        categories.append(replace(category, count=count))
+    for position in order.tolist():
+        category = Category(UNLABELED, UNLABELED_COLOR)
+        if values[position] >= 0:
+            category = describe(int(values[position]))
+        categories.append(replace(category, count=int(counts[position])))
 
     # The category of each vertex, (V,): `argsort` inverts the order, and so gives the new position
     # of each value.
-    dtype = np.uint16 if len(order) <= 1 << 16 else np.uint32
-    indices = np.argsort(order).astype(dtype)[inverse.reshape(-1)]
-    colors = np.array([category.color for category in categories], np.uint8)[indices]
+    dtype = np.min_scalar_type(len(order))
+    positions = np.argsort(order).astype(dtype)
+    indices = positions[inverse.reshape(-1)]
+    palette = np.array([category.color for category in categories], np.uint8)
+    colors = palette[indices]
     return Coloring(title, colors, tuple(categories), indices, tables, is_per_scene=is_per_scene)
 
 
 def name_groups(groups: Sequence[AnnotatedGroup], label_set: LabelSet) -> dict[int, str]:
     """Name groups after class and raw category, such as `chair 12 (office chair)`.
 
-    A group without a class, or whose raw category is its class, has one name only: `chair 12`.
+    A group without a class, or whose raw category is its class, has one of the two: `chair 12`.
     """
-    has_nyu40_ids = label_set.raw_ids_key == "nyu40_ids"
-    raw_ids = [group.nyu40_id if has_nyu40_ids else group.scannet_id for group in groups]
+    raw_ids = [*raw_ids_of_groups(groups, label_set).values()]
     train_ids = label_set.train_ids_from_raw_ids(np.array(raw_ids, np.int64), -1)
-    class_names = label_set.names
     names = {}
     for group, train_id in zip(groups, train_ids.tolist(), strict=True):
-        if train_id < 0 or class_names[train_id] == group.raw_category:
+        class_name = label_set.name_of(train_id)
+        names[group.id] = f"{class_name} {group.id} ({group.raw_category})"
+        if train_id < 0 or class_name == group.raw_category:
             names[group.id] = f"{group.raw_category} {group.id}"
-        else:
-            names[group.id] = f"{class_names[train_id]} {group.id} ({group.raw_category})"
     return names

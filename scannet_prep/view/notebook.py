@@ -16,7 +16,7 @@ from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.images import encode_png
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
-from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.view.coloring import (
     Coloring,
     ViewedScene,
@@ -32,11 +32,9 @@ from scannet_prep.view.predictions import Prediction, Truth, color_predictions
 Predicted: TypeAlias = "ArrayLike | InstancePrediction | Mapping[str, ArrayLike]"
 
 _NOTEBOOK_SIZE = (640, 480)
-_LABEL_SETS = {label_set.name: label_set for label_set in (SCANNET20, SCANNET200)}
 _HINT_PREDICTIONS = (
     "pass train ids, integers (V,), or masks (M, V) with labels (M,) and scores (M,)"
 )
-_HINT_LABEL_SET = "name the label set of the labels: labels=SCANNET20"
 # The type of each array of a sample, as letters of NumPy's `dtype.kind`, and the shape of a row.
 _ARRAYS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "points": ("f", (3,)),
@@ -81,10 +79,6 @@ class NotebookPage:
         make_directory(path.parent)
         write_atomically(path, [self.html])
 
-    def _repr_png_(self) -> bytes:
-        """Return the picture, for notebooks that do not display HTML."""
-        return self.picture
-
     def _repr_html_(self) -> str:
         """Return the page in a frame, which covers a picture.
 
@@ -119,7 +113,6 @@ def render(
         color: `labels`, `rgb`, `instances`, `segments` or `normals`.
         labels: The label set of the labels: SCANNET20, SCANNET200, or its name, such as
             `"scannet200"`. By default `sample["label_set"]`; if both are given, they must be equal.
-            If the sample has labels, one of them is required.
         view: `orbit` (from a corner), `top`, or azimuth and elevation in degrees, such as `-60,40`.
         size: Width and height, in pixels.
         legend: Whether to list the classes, with their share of the vertices.
@@ -133,7 +126,7 @@ def render(
     label_set = _choose_label_set(sample, labels)
     scene = _view_sample(sample, label_set)
     options = PictureOptions(view=View.parse(view), size=size, has_legend=legend)
-    return draw_scene(scene, scene.choose(color, label_set or SCANNET20), options)
+    return draw_scene(scene, scene.choose(color, label_set), options)
 
 
 def show(
@@ -166,35 +159,26 @@ def show(
     label_set = _choose_label_set(sample, labels)
     scene = _view_sample(sample, label_set)
     if predictions is not None:
-        if label_set is None:
-            raise UsageError("the label set of the predictions is not known", _HINT_LABEL_SET)
         values = _read_predictions(predictions, len(scene.points), label_set)
         truth = _read_truth(sample, label_set, values)
         scene.colorings.update(color_predictions([Prediction(label_set, values)], truth))
-    color = scene.choose(color, label_set or SCANNET20)
+    color = scene.choose(color, label_set)
     picture = encode_png(draw_scene(scene, color))
-    page = make_scene_page(scene, color=color, picture=picture)
+    page = make_scene_page(scene, color=color)
     return NotebookPage(scene.scene_id or "a sample", page, picture, height)
 
 
-def draw_sample(sample: Mapping[str, Any]) -> bytes | None:
-    """Draw a sample for a notebook as PNG; return None if it has nothing to show."""
-    label_set = _choose_label_set(sample, None)
+def describe_sample(sample: Mapping[str, Any]) -> str:
+    """Return the text of a sample for a notebook, and its picture if it can be drawn, as HTML."""
+    text = f"<pre>{escape(repr(sample))}</pre>"
     try:
+        label_set = _choose_label_set(sample, None)
         scene = _view_sample(sample, label_set)
     except UsageError:
-        return None
-    color = scene.choose("", label_set or SCANNET20)
-    return encode_png(draw_scene(scene, color, PictureOptions(size=_NOTEBOOK_SIZE)))
-
-
-def describe_sample(sample: Mapping[str, Any]) -> str:
-    """Return the text and the picture of a sample for a notebook, as HTML."""
-    text = f"<pre>{escape(repr(sample))}</pre>"
-    picture = draw_sample(sample)
-    if picture is None:
         return text
-    return text + _embed_picture(picture, str(sample.get("scene_id", "sample")))
+    color = scene.choose("", label_set)
+    picture = encode_png(draw_scene(scene, color, PictureOptions(size=_NOTEBOOK_SIZE)))
+    return text + _embed_picture(picture, scene.scene_id)
 
 
 def _embed_picture(png: bytes, name: str) -> str:
@@ -204,38 +188,39 @@ def _embed_picture(png: bytes, name: str) -> str:
     return f'<img alt="{escape(name)}" src="data:image/png;base64,{data}" style="{style}">'
 
 
-def _choose_label_set(sample: Mapping[str, Any], labels: LabelSet | str | None) -> LabelSet | None:
-    """Choose the label set of a sample: the requested one, or its own; None if it is not known.
+def _choose_label_set(sample: Mapping[str, Any], labels: LabelSet | str | None) -> LabelSet:
+    """Choose the label set of a sample: the requested one, or its own.
 
     Raises:
-        UsageError: They differ.
+        UsageError: There is neither, or they differ.
     """
-    own = _LABEL_SETS.get(str(sample.get("label_set", "")))
-    if labels is None:
-        return own
-    requested = parse_label_set(labels)
-    if own not in (None, requested):
+    own = sample.get("label_set", labels)
+    if own is None:
         raise UsageError(
-            f"labels is {requested.name}, but the labels of the sample are of {own.name}",
+            "the label set of the sample is not known",
+            "name it: labels=SCANNET20 or labels=SCANNET200",
+        )
+    label_set = parse_label_set(own)
+    if labels is not None and parse_label_set(labels) != label_set:
+        raise UsageError(
+            f"the labels of the sample are of {label_set.name}, but labels is another label set",
             "leave out labels=..., or read the sample with ScanNet(..., labels=...)",
         )
-    return requested
+    return label_set
 
 
-def _view_sample(sample: Mapping[str, Any], label_set: LabelSet | None) -> ViewedScene:
+def _view_sample(sample: Mapping[str, Any], label_set: LabelSet) -> ViewedScene:
     """Check a sample, and make its colourings.
 
     Raises:
-        UsageError: An array has another type or shape or invalid values; the label set of the
-            labels is not known; or there is nothing to draw.
+        UsageError: An array has another type or shape or invalid values, or there is nothing to
+            draw.
     """
     arrays = _read_arrays(sample)
     colorings: dict[str, Coloring] = {}
     if "colors" in arrays:
         colorings["rgb"] = Coloring("colours of the scan", arrays["colors"])
     if "labels" in arrays:
-        if label_set is None:
-            raise UsageError("the label set of the labels is not known", _HINT_LABEL_SET)
         labels = arrays["labels"]
         # Samples of test scenes have labels, too.
         if ((labels >= 0) & (labels < len(label_set))).any():
@@ -253,8 +238,6 @@ def _view_sample(sample: Mapping[str, Any], label_set: LabelSet | None) -> Viewe
         )
     return ViewedScene(
         scene_id=str(sample.get("scene_id", "")),
-        split="",
-        frame="",
         points=arrays["points"].astype(np.float32, copy=False),
         normals=arrays.get("normals"),
         faces=arrays.get("faces"),

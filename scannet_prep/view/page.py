@@ -37,7 +37,6 @@ def make_scene_page(
     color: str = "",
     beside: str = "",
     is_served: bool = False,
-    picture: bytes = b"",
 ) -> bytes:
     """Make the page of a scene.
 
@@ -46,7 +45,6 @@ def make_scene_page(
         color: The initial colouring; by default the first.
         beside: The initial colouring of a second picture beside the first one; none by default.
         is_served: Whether the page comes from a server of scenes: it then links to their list.
-        picture: PNG to show where scripts are disabled; none by default.
 
     Returns:
         The whole file, UTF-8. The same scene always gives the same bytes.
@@ -65,7 +63,9 @@ def make_scene_page(
     options = ""
     descriptions = []
     for name, coloring in scene.colorings.items():
-        arrays[f"color-{name}"] = _find_values(coloring)
+        # Without categories, the colours themselves.
+        values = coloring.colors if coloring.indices is None else coloring.indices
+        arrays[f"color-{name}"] = values
         title = escape(coloring.title)
         choices += _make_choice(name, title)
         options += f'<option value="{name}">{title}</option>'
@@ -96,10 +96,6 @@ def make_scene_page(
     home = ""
     if is_served:
         home = '<a href="/">All scenes</a>'
-    still = ""
-    if picture:
-        png = _encode(picture)
-        still = f'<img src="data:image/png;base64,{png}" alt="">'
     is_mesh = scene.faces is not None
     page = Template(_read_asset("page.html")).substitute(
         policy=_make_policy(style, script),
@@ -110,7 +106,6 @@ def make_scene_page(
         home=home,
         choices=choices,
         options=options,
-        still=still,
         low=math.floor(origin[2]),
         high=math.ceil(origin[2] + size[2]),
         mesh="checked" if is_mesh else "disabled",
@@ -141,14 +136,6 @@ def _sort_faces(faces: NDArray[np.int32]) -> NDArray[np.int32]:
     return corners
 
 
-def _find_values(coloring: Coloring) -> NDArray[Any]:
-    """Return the indices of categories, (V,), or the colours if there are none, (V, 3)."""
-    if coloring.indices is None:
-        return coloring.colors
-    dtype = np.min_scalar_type(len(coloring.categories))
-    return coloring.indices.astype(dtype)
-
-
 def _pack(array: NDArray[Any]) -> str:
     """Pack an array; see the docstring of the module."""
     little_endian = array.dtype.newbyteorder("<")
@@ -161,13 +148,11 @@ def _pack(array: NDArray[Any]) -> str:
 
 def _describe_scene(scene: ViewedScene, size: list[float]) -> str:
     """Describe a scene in a line; its size is in metres."""
-    x, y, z = size
-    vertices = f"{len(scene.points):,} vertices"
-    parts = [scene.split, scene.frame, vertices]
+    parts = [f"{len(scene.points):,} vertices"]
     if scene.faces is not None:
         parts.append(f"{len(scene.faces):,} faces")
-    parts.append(f"{x:.1f} x {y:.1f} x {z:.1f} m")
-    return " · ".join(filter(None, parts))
+    sides = " x ".join(f"{side:.1f}" for side in size)
+    return " · ".join([*parts, f"{sides} m"])
 
 
 def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:

@@ -23,9 +23,6 @@ from scannet_prep.view.coloring import Coloring, ViewedScene, estimate_spacing
 if TYPE_CHECKING:
     from PIL import Image
 
-THUMBNAIL_SIZE = (320, 240)
-"""Width and height of a picture of which several are shown at once, in pixels."""
-
 _FIELD_OF_VIEW = math.radians(40)
 # The direction to the light, along the axes of the camera, and the brightness of surfaces that face
 # away from it.
@@ -40,7 +37,6 @@ _BESIDE_LEGEND = 0.74
 _SPREAD = 0.9
 # Points on surfaces that face away from the camera, by the cosine of the angle, are not drawn.
 _MIN_COSINE = -0.2
-_VIEWS = {"orbit": (-60.0, 40.0), "top": (-90.0, 90.0)}
 _ANGLES = re.compile(r"(-?\d+(?:\.\d+)?),(-?\d+(?:\.\d+)?)")
 _MAX_PIXELS = 1 << 26
 _HINT_NAMES = "the legend of a picture lists the names of its classes"
@@ -66,7 +62,7 @@ class View:
             UsageError: It is none of these.
         """
         if text in _VIEWS:
-            return cls(*_VIEWS[text])
+            return _VIEWS[text]
         match = _ANGLES.fullmatch(text)
         if match is None or abs(float(match[2])) > 90:
             raise UsageError(
@@ -80,23 +76,33 @@ class View:
         """Unit vectors to the right, up, and towards the camera, as rows, (3, 3)."""
         azimuth = math.radians(self.azimuth)
         elevation = math.radians(self.elevation)
+        x = math.cos(azimuth)
+        y = math.sin(azimuth)
         level = math.cos(elevation)
-        right = np.array([-math.sin(azimuth), math.cos(azimuth), 0.0])
-        back = np.array([level * math.cos(azimuth), level * math.sin(azimuth), math.sin(elevation)])
-        return np.stack([right, np.cross(back, right), back])
+        right = np.array([-y, x, 0])
+        back = np.array([level * x, level * y, math.sin(elevation)])
+        up = np.cross(back, right)
+        return np.stack([right, up, back])
 
     def project(self, points: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return positions to the right and down, (V, 2), and distances from the camera, (V,)."""
         points = points.astype(np.float64)
-        middle = (points.min(axis=0) + points.max(axis=0)) / 2
-        reach = np.linalg.norm(np.ptp(points, axis=0)) / 2
+        low = points.min(axis=0)
+        high = points.max(axis=0)
+        middle = (low + high) / 2
         # A scene of one point has no extent.
-        distance = (reach or 1.0) / math.sin(_FIELD_OF_VIEW / 2)
-        right, up, towards = ((points - middle) @ self.axes.T).T
-        depths = distance - towards
-        has_perspective = abs(self.elevation) != 90
-        scale = 1 / (depths if has_perspective else np.full_like(depths, distance))
-        return np.stack([right * scale, -up * scale], axis=1), depths
+        reach = math.dist(low, high) / 2 or 1
+        distance = reach / math.sin(_FIELD_OF_VIEW / 2)
+        along_axes = (points - middle) @ self.axes.T
+        depths = distance - along_axes[:, 2]
+        divisors = depths
+        if abs(self.elevation) == 90:
+            divisors = np.full_like(depths, distance)
+        positions = along_axes[:, :2] * (1, -1)
+        return positions / divisors[:, np.newaxis], depths
+
+
+_VIEWS = {"orbit": View(), "top": View(-90, 90)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,8 @@ class PictureOptions:
     step: int = 1
 
 
-THUMBNAIL = PictureOptions(size=THUMBNAIL_SIZE, has_legend=False, step=4)
+THUMBNAIL = PictureOptions(size=(320, 240), has_legend=False, step=4)
+"""The options of a picture of which several are shown at once."""
 
 
 def draw_scene(
@@ -158,10 +165,13 @@ def draw_scene(
         area = area.clip(1)
 
     positions, depths = options.view.project(scene.points)
-    low, high = positions.min(axis=0), positions.max(axis=0)
+    low = positions.min(axis=0)
+    high = positions.max(axis=0)
     # All points may have the same position.
-    scale = float((_FILLED * area / (high - low).clip(0.1)).min())
-    positions = (positions - (low + high) / 2) * scale + area / 2 + (0, top)
+    extent = (high - low).clip(0.1)
+    scale = float(np.min(_FILLED * area / extent))
+    middle = (low + high) / 2
+    positions = (positions - middle) * scale + area / 2 + (0, top)
     colors = _shade(scene, coloring, options.view)
     is_shown = ~_find_hidden(scene, options.hidden)
     if scene.faces is None or options.step > 1:
@@ -169,13 +179,15 @@ def draw_scene(
             cosines = scene.normals.astype(np.float32) @ options.view.axes[2]
             is_shown &= cosines >= _MIN_COSINE
         drawn = np.flatnonzero(is_shown)[:: options.step]
-        radius = _SPREAD * math.sqrt(options.step) * estimate_spacing(scene.points)
-        radii = radius * scale / depths[drawn]
+        spacing = estimate_spacing(scene.points) * math.sqrt(options.step)
+        radii = _SPREAD * spacing * scale / depths[drawn]
         _draw_points(image, positions[drawn], depths[drawn], radii, colors[drawn])
     else:
-        faces = scene.faces[is_shown[scene.faces].all(axis=1)]
+        has_corners = is_shown[scene.faces].all(axis=1)
+        faces = scene.faces[has_corners]
         # Each triangle has the colour of its first corner: classes are never mixed.
-        _draw_triangles(image, positions[faces], depths[faces], colors[faces[:, 0]])
+        first_colors = colors[faces[:, 0]]
+        _draw_triangles(image, positions[faces], depths[faces], first_colors)
     image = image.resize((width, height), Image.Resampling.BOX)
     if options.has_legend:
         title = ", ".join(filter(None, (scene.scene_id, coloring.title)))
@@ -194,7 +206,8 @@ def _find_hidden(scene: ViewedScene, names: Collection[str]) -> NDArray[np.bool_
     for coloring in scene.colorings.values():
         if coloring.indices is not None:
             of_coloring = [category.name for category in coloring.categories]
-            is_hidden |= np.isin(of_coloring, list(names))[coloring.indices]
+            is_named = np.isin(of_coloring, list(names))
+            is_hidden |= is_named[coloring.indices]
             known.update(of_coloring)
     unknown = sorted(set(names) - known)
     if unknown:
@@ -206,8 +219,9 @@ def _shade(scene: ViewedScene, coloring: Coloring, view: View) -> NDArray[np.uin
     """Return the colours of the vertices, (V, 3); those of categories depend on the light."""
     if coloring.indices is None or scene.normals is None:
         return coloring.colors
-    light = (scene.normals.astype(np.float32) @ (_LIGHT @ view.axes).astype(np.float32)).clip(0, 1)
-    brightness = _AMBIENT + (1 - _AMBIENT) * light
+    direction = (_LIGHT @ view.axes).astype(np.float32)
+    light = scene.normals.astype(np.float32) @ direction
+    brightness = _AMBIENT + (1 - _AMBIENT) * light.clip(0, 1)
     return (coloring.colors * brightness[:, np.newaxis]).astype(np.uint8)
 
 
@@ -224,8 +238,8 @@ def _draw_points(
     draw = ImageDraw.Draw(image)
     order = np.argsort(-depths)
     rims = radii[:, np.newaxis].clip(0.5)
-    boxes = np.concatenate([positions - rims, positions + rims], axis=1)[order]
-    for box, fill in zip(boxes.tolist(), colors[order].tolist(), strict=True):
+    boxes = np.concatenate([positions - rims, positions + rims], axis=1)
+    for box, fill in zip(boxes[order].tolist(), colors[order].tolist(), strict=True):
         draw.ellipse(box, fill=tuple(fill))
 
 
@@ -239,11 +253,12 @@ def _draw_triangles(
     from PIL import ImageDraw
 
     draw = ImageDraw.Draw(image)
-    first = corners[:, 1] - corners[:, 0]
-    second = corners[:, 2] - corners[:, 0]
+    x1, y1 = (corners[:, 1] - corners[:, 0]).T
+    x2, y2 = (corners[:, 2] - corners[:, 0]).T
     # y points down: counter-clockwise triangles have a negative cross product.
-    front = np.flatnonzero(first[:, 0] * second[:, 1] < first[:, 1] * second[:, 0])
-    order = front[np.argsort(-depths[front].mean(axis=1))]
+    front = np.flatnonzero(x1 * y2 < y1 * x2)
+    farness = depths[front].mean(axis=1)
+    order = front[np.argsort(-farness)]
     triangles = corners[order].reshape(-1, 6).tolist()
     for triangle, fill in zip(triangles, colors[order].tolist(), strict=True):
         draw.polygon(triangle, fill=tuple(fill))
@@ -269,8 +284,8 @@ def _draw_legend(
         top = line // 2 + number * line
         draw.rectangle((left, top, left + text_size, top + text_size), fill=category.color)
         share = f"{100 * category.count / len(coloring.colors):.1f} %"
-        draw.text((left + 3 * line, top), share, fill="black", font=font, anchor="ra")
-        draw.text((left + 3.4 * line, top), category.name, fill="black", font=font)
+        draw.text((left + 3.6 * line, top), share, fill="black", font=font, anchor="ra")
+        draw.text((left + 4 * line, top), category.name, fill="black", font=font)
     if left_out > 0:
         bottom = line // 2 + line_count * line
         draw.text((left, bottom), f"and {left_out:,} more", fill="black", font=font)

@@ -51,7 +51,7 @@ VERDICT_COLORS: Mapping[Verdict, Color] = {
 }
 """Colours of the verdicts on instances."""
 
-# A longer table ends with the number of the rows that are left out.
+# A longer list of confusions ends with the number of those that are left out.
 _MAX_ROWS = 100
 _NOTHING = "-"
 
@@ -153,7 +153,7 @@ def _color_classes(
         "error": categorize(
             # -1 for unlabeled, 0 for right, 1 for wrong.
             np.where(is_labeled, is_wrong, -1),
-            (Category("right", RIGHT_COLOR), Category("wrong", WRONG_COLOR)).__getitem__,
+            [Category("right", RIGHT_COLOR), Category("wrong", WRONG_COLOR)].__getitem__,
             title=_title("right or wrong", prediction),
             tables=tuple(table for table in tables if table.rows),
         ),
@@ -240,7 +240,8 @@ def _list_scores(
     first = next(iter(columns))
     for name, numbers in scores.classes.items():
         if numbers[first] is not None:
-            rows.append((name, *(_percent(numbers[key]) for key in columns)))
+            texts = [_percent(numbers[key]) for key in columns]
+            rows.append((name, *texts))
     return Explanation(title, ("class", *columns.values()), tuple(rows))
 
 
@@ -261,7 +262,10 @@ def _list_confusions(
         true_id, predicted_id = combinations[index].tolist()
         names = label_set.name_of(true_id), label_set.name_of(predicted_id)
         rows.append((*names, f"{counts[index]:,}"))
-    return _make_table("wrong", ("class", "predicted as", "vertices"), rows)
+    left_out = len(rows) - _MAX_ROWS
+    if left_out > 0:
+        rows[_MAX_ROWS:] = [(f"and {left_out:,} more", "", "")]
+    return Explanation("wrong", ("class", "predicted as", "vertices"), tuple(rows))
 
 
 def _list_pairs(judgement: Judgement, truth: Truth, names: Sequence[str]) -> list[Explanation]:
@@ -275,18 +279,7 @@ def _list_pairs(judgement: Judgement, truth: Truth, names: Sequence[str]) -> lis
             mask = names[pair.prediction]
         rows.setdefault(pair.verdict, []).append((instance, mask, _percent(pair.iou)))
     columns = ("instance", "prediction", "IoU, %")
-    return [_make_table(str(verdict), columns, found) for verdict, found in rows.items()]
-
-
-def _make_table(
-    category: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]
-) -> Explanation:
-    """Make the table of a category, and shorten it if it is too long."""
-    listed = rows[:_MAX_ROWS]
-    if len(rows) > _MAX_ROWS:
-        blanks = [""] * (len(columns) - 1)
-        listed.append((f"and {len(rows) - _MAX_ROWS:,} more", *blanks))
-    return Explanation(category, columns, tuple(listed))
+    return [Explanation(str(verdict), columns, tuple(found)) for verdict, found in rows.items()]
 
 
 def _percent(share: float | None) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from html import escape
@@ -25,7 +25,6 @@ from typing import Any
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import UsageError
-from scannet_prep.view.picture import THUMBNAIL_SIZE
 
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -56,7 +55,7 @@ body {{ margin: 1rem }}
 ul {{ display: grid; gap: 1rem; padding: 0; list-style: none;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)) }}
 a {{ display: block }}
-img {{ width: 100%; height: auto; background: white }}
+img {{ width: 100%; aspect-ratio: 4 / 3; background: white }}
 </style>
 </head>
 <body>
@@ -68,8 +67,8 @@ img {{ width: 100%; height: auto; background: white }}
 </html>
 """
 _ITEM = """\
-<li><a href="/scene/{name}"><img loading="lazy" src="/thumbnail/{name}.png" alt=""
- width="{width}" height="{height}">{name}</a>{facts}</li>"""
+<li><a href="/scene/{name}"><img loading="lazy" src="/thumbnail/{name}.png" alt="">
+ {name}</a></li>"""
 
 
 class SceneServer(ThreadingHTTPServer):
@@ -77,7 +76,7 @@ class SceneServer(ThreadingHTTPServer):
 
     Args:
         title: Title of the list of scenes.
-        facts: A line of text about each scene, by scene id, in the order of the list.
+        scene_ids: The scenes, in the order of the list.
         make_page: Makes the page of a scene, HTML.
         make_picture: Makes the picture of a scene, PNG.
         port: The port to listen on; 0 for any free port.
@@ -96,7 +95,7 @@ class SceneServer(ThreadingHTTPServer):
     def __init__(
         self,
         title: str,
-        facts: Mapping[str, str],
+        scene_ids: Sequence[str],
         make_page: Callable[[str], bytes],
         make_picture: Callable[[str], bytes],
         port: int,
@@ -107,8 +106,8 @@ class SceneServer(ThreadingHTTPServer):
             problem = f"port {port} cannot be used: {error}"
             raise UsageError(problem, "to use any free port: --serve 0") from error
         self.url = f"http://{ADDRESS}:{self.server_port}/"
-        self._list = _make_list(title, facts)
-        self._scene_ids = facts.keys()
+        self._list = _make_list(title, scene_ids)
+        self._scene_ids = frozenset(scene_ids)
         self._make_page = make_page
         self._make_picture = lru_cache(_MAX_KEPT_PICTURES)(make_picture)
         # Browsers send many requests at once; one scene at a time is in memory.
@@ -203,13 +202,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-def _make_list(title: str, facts: Mapping[str, str]) -> bytes:
+def _make_list(title: str, scene_ids: Sequence[str]) -> bytes:
     """Make the page that lists the scenes; browsers load the pictures that come into view."""
-    width, height = THUMBNAIL_SIZE
-    items = []
-    for scene_id, text in facts.items():
-        name = escape(scene_id)
-        items.append(_ITEM.format(name=name, facts=escape(text), width=width, height=height))
-    page = _LIST.format(title=escape(title), count=len(facts), items="\n".join(items))
+    items = [_ITEM.format(name=escape(scene_id)) for scene_id in scene_ids]
+    page = _LIST.format(title=escape(title), count=len(items), items="\n".join(items))
     # Paths may contain lone surrogates, which UTF-8 cannot encode.
     return page.encode("utf-8", "backslashreplace")

@@ -243,9 +243,6 @@ class Viewer {
     $("selection").hidden = vertex < 0;
     if (vertex < 0) return;
     const rows = this.describe(vertex, data.colorings);
-    const categories = data.colorings.map((each) => each.categories[each.values[vertex]]);
-    const group = categories.find((category) => category?.raw_category);
-    if (group) rows.push(["raw category", group.raw_category], ["object id", group.object_id]);
     const coloring = [...this.shown, ...data.colorings].find((each) => each.isPerScene);
     const value = coloring?.values[vertex];
     if (coloring && coloring.categories[value].name !== data.unlabeled) {
