@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scannet_prep import SCANNET20
-from scannet_prep.evaluation import InstancePrediction, InstanceScores, InstanceTruth
+from scannet_prep.evaluation import InstancePrediction, InstanceTruth
 from scannet_prep.evaluation.verdicts import Pair, Verdict, judge_instances
 
 # Two chairs, a table and a wall, each of 200 vertices, by the number of the instance; then a small
@@ -26,16 +26,12 @@ ON_DESK = (400, 600, TABLE, 0.7)
 ON_BOTH_CHAIRS = (0, 400, CHAIR, 0.9)
 
 
-def predict(*masks):
-    arrays = np.zeros((len(masks), len(LABELS)), bool)
-    for row, (start, end, _, _) in enumerate(masks):
-        arrays[row, start:end] = True
-    labels = np.array([mask[2] for mask in masks], int)
-    return InstancePrediction(arrays, labels, np.array([mask[3] for mask in masks], float))
-
-
 def judge(*masks):
-    return judge_instances(predict(*masks), TRUTH, SCANNET20)
+    starts, ends, labels, scores = np.reshape(masks, (-1, 4)).T
+    vertices = np.arange(len(LABELS))
+    arrays = (vertices >= starts[:, np.newaxis]) & (vertices < ends[:, np.newaxis])
+    prediction = InstancePrediction(arrays, labels.astype(int), scores)
+    return judge_instances(prediction, TRUTH, SCANNET20)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +48,7 @@ def judge(*masks):
         # The same part twice covers no more than half.
         ([(0, 100, CHAIR, 0.9), (0, 100, CHAIR, 0.8)], [MISSED] * 3, [FALSE, FALSE]),
         # A part of a matched instance.
-        (
-            [ON_LEFT, (0, 100, CHAIR, 0.5)],
-            [MATCHED, MISSED, MISSED],
-            [MATCHED, FALSE],
-        ),
+        ([ON_LEFT, (0, 100, CHAIR, 0.5)], [MATCHED, MISSED, MISSED], [MATCHED, FALSE]),
         ([ON_LEFT, (0, 200, CHAIR, 0.5)], [MATCHED, MISSED, MISSED], [MATCHED, FALSE]),
         # These do not count: small masks, masks of a wall, masks that lie mostly on a wall.
         ([(0, 99, TABLE, 0.9)], [MISSED] * 3, [None]),
@@ -102,10 +94,3 @@ def test_pairs_explain_each_verdict():
     )
     assert judge().pairs == tuple(Pair(MISSED, number, None, 0.0) for number in (LEFT, RIGHT, DESK))
     assert judge(ON_DESK, ON_LEFT).matches == {0: DESK, 1: LEFT}
-
-
-def test_a_mask_for_each_class_scores_0_and_merges_its_instances():
-    scores = InstanceScores(SCANNET20)
-    scores.add(predict(ON_BOTH_CHAIRS, ON_DESK), TRUTH)
-
-    assert scores.result().classes["chair"]["ap50"] == 0

@@ -1,6 +1,5 @@
 """Tests of the command `view`: the files that it writes, and the errors that keep it from it."""
 
-import io
 import json
 import re
 import shutil
@@ -56,8 +55,8 @@ def predictions(folder):
 
 
 def list_files(folder):
-    found = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-    return sorted(str(path) for path in found if path.parts[0] not in {"data", "a", "b", "c"})
+    found = [*folder.glob("*.*"), *folder.glob("new/*"), *folder.glob("data/processed/*/x.png")]
+    return sorted(str(path.relative_to(folder)) for path in found)
 
 
 def read_page(path):
@@ -73,9 +72,7 @@ def read_page(path):
     ("words", "files", "magic"),
     [
         ([VAL], [f"{VAL}.html"], b"<!do"),
-        ([VAL, TRAIN, "-o", "new"], [f"new/{TRAIN}.html", f"new/{VAL}.html"], b"<!do"),
-        ([VAL, "-o", "some/page.html"], ["some/page.html"], b"<!do"),
-        ([VAL, "--png"], [f"{VAL}.png"], b"\x89PNG"),
+        ([VAL, "-o", "new/page.html"], ["new/page.html"], b"<!do"),
         ([VAL, "-o", "new/x.png"], ["new/x.png"], b"\x89PNG"),
         ([VAL, TEST, "--png", "-o", "new"], [f"new/{VAL}.png", f"new/{TEST}.png"], b"\x89PNG"),
         ([VAL, "-o", "x.ply"], ["x.ply"], b"ply\n"),
@@ -84,11 +81,9 @@ def read_page(path):
 def test_option_or_ending_determines_form_and_place_of_the_files(folder, words, files, magic):
     outcome = run_main("view", *words, "--json", cwd=folder)
 
-    assert outcome.status == 0, outcome.stderr
-    assert list_files(folder) == files
+    assert list_files(folder) == files, outcome.stderr
     assert outcome.json["files"] == {name: (folder / name).stat().st_size for name in files}
-    for name in files:
-        assert (folder / name).read_bytes().startswith(magic)
+    assert all((folder / name).read_bytes().startswith(magic) for name in files)
 
 
 def test_picture_from_a_folder_or_an_archive_is_that_of_python(root, tmp_path):
@@ -96,19 +91,16 @@ def test_picture_from_a_folder_or_an_archive_is_that_of_python(root, tmp_path):
     options = PictureOptions(View.parse("top"), (320, 200), ("chair",), has_legend=False)
     expected = draw_scene(view_scene(scene), "instances", options)
     words = ("--color", "instances", "--view", "top", "--size", "320x200", "--no-legend")
+    path = tmp_path / "x.png"
     for source in ("data/processed", "all.tar.zst"):
-        path = tmp_path / "x.png"
-        outcome = run_main(
-            "view", VAL, "--source", root / source, "-o", path, *words, "--hide", "chair"
-        )
-        assert outcome.status == 0, outcome.stderr
-        assert np.array_equal(np.array(Image.open(io.BytesIO(path.read_bytes()))), expected)
+        path.unlink(missing_ok=True)
+        run_main("view", VAL, "--source", root / source, "-o", path, "--hide", "chair", *words)
+        assert np.array_equal(np.array(Image.open(path)), expected)
 
 
 def test_mesh_has_the_colours_and_the_triangles_of_the_scene(root, tmp_path):
     path = tmp_path / "x.ply"
-    words = ("view", "--source", root / "faces", "--color", "scannet200", "-o", path)
-    assert run_main(*words).status == 0
+    run_main("view", "--source", root / "faces", "--color", "scannet200", "-o", path)
 
     mesh = read_raw_file(MESH, path)
 
@@ -129,39 +121,28 @@ def test_each_scene_is_read_once(root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "color", "label_set"),
+    ("words", "end"),
     [
-        ([VAL], "scannet20", "ScanNet20"),
-        ([VAL, "--label-set", "scannet200"], "scannet200", "ScanNet200"),
-        (["--source", "faces"], "scannet200", "ScanNet200"),
-        ([TEST], "rgb", "ScanNet20"),
-        ([VAL, "--pred", "a"], "prediction", "ScanNet20"),
-        (["--pred", "a"], "prediction", "ScanNet20"),
-        ([VAL, "--pred", "a", "--color", "labels"], "scannet20", "ScanNet20"),
+        ([VAL], "20, coloured by scannet20"),
+        ([VAL, "--label-set", "scannet200"], "200, coloured by scannet200"),
+        (["--source", "faces"], "200, coloured by scannet200"),
+        ([TEST], "20, coloured by rgb"),
+        (["--pred", "a"], "20, coloured by prediction"),
+        ([VAL, "--pred", "a", "--color", "labels"], "20, coloured by scannet20"),
     ],
 )
-def test_default_colouring_is_prediction_labels_or_rgb(predictions, root, words, color, label_set):
+def test_default_colouring_is_prediction_labels_or_rgb(predictions, root, words, end):
     (predictions / "faces").symlink_to(root / "faces")
     outcome = run_main("view", *words, "-o", "x.ply", cwd=predictions)
 
-    assert outcome.status == 0, outcome.stderr
-    line = outcome.stdout.splitlines()[0]
-    assert line.endswith(f": 1 scene, {label_set}, coloured by {color}")
+    assert f": 1 scene, ScanNet{end}\n" in outcome.stdout, outcome.stderr
 
 
-@pytest.mark.parametrize("form", ["scores", "raw ids"])
-def test_perfect_prediction_in_any_form_is_right_or_unlabeled(folder, root, form):
+def test_perfect_prediction_is_right_or_unlabeled(folder, root):
     scene = read_processed(root / f"data/processed/val/{VAL}.npz")
-    train_ids = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
-    (folder / "a").mkdir()
-    if form == "scores":
-        # Column 0 is for unlabeled.
-        np.savez(folder / f"a/{VAL}.eval.npz", prob=np.eye(21, dtype=np.float32)[train_ids + 1])
-    else:
-        raw_ids = np.array([*SCANNET20.ids, 0])[train_ids]
-        (folder / f"a/{VAL}.txt").write_text("\n".join(map(str, raw_ids)))
-    words = ("view", VAL, "--pred", "a", "--color", "error", "-o", "x.ply")
-    assert run_main(*words, cwd=folder).status == 0
+    raw_ids = np.where(np.isin(scene.nyu40_ids, SCANNET20.ids), scene.nyu40_ids, 0)
+    (folder / f"{VAL}.txt").write_text("\n".join(map(str, raw_ids)))
+    run_main("view", VAL, "--pred", ".", "--color", "error", "-o", "x.ply", cwd=folder)
 
     colors = read_raw_file(MESH, folder / "x.ply").colors
 
@@ -172,40 +153,32 @@ def test_predicted_instances_have_a_colour_each(folder):
     masks = np.zeros((2, VERTICES), bool)
     masks[0, :500] = True
     masks[1, 400:900] = True
-    words = ("view", VAL, "--pred", ".", "--task", "instance", "-o", "x.ply")
     for count in (2, 0):
-        np.savez(
-            folder / f"{VAL}.npz",
-            masks=masks[:count],
-            labels=[3, -1][:count],
-            scores=[1, 2][:count],
-        )
-        outcome = run_main(*words, cwd=folder)
+        labels = [3, -1][:count]
+        np.savez(folder / f"{VAL}.npz", masks=masks[:count], labels=labels, scores=labels)
+        run_main("view", VAL, "--pred", ".", "--task", "instance", "-o", "x.ply", cwd=folder)
         colors = read_raw_file(MESH, folder / "x.ply").colors
-        assert (outcome.status, outcome.stderr) == (0, "")
         assert len(np.unique(colors, axis=0)) == count + 1
 
 
 @pytest.mark.parametrize(
     ("words", "panes", "title"),
     [
-        (["--pred", "a"], ["prediction"], f"{NAMED}: a"),
-        (["--pred", "a", "--beside", "labels"], ["prediction", "scannet20"], None),
-        (["--pred", "a", "--pred", "b"], ["prediction", "prediction-2"], f"{NAMED}: a"),
-        (["--pred", "a", "--pred", "b", "--color", "error"], ["error", "error-2"], None),
-        (["--pred", "a", "--pred", "b", "--color", "rgb"], ["rgb"], None),
-        (["--pred", "a", "--pred", "c/a"], ["prediction", "prediction-2"], f"{NAMED}: a"),
+        ("a", ["prediction"], f"{NAMED}: a"),
+        ("a --beside labels", ["prediction", "scannet20"], "ScanNet20"),
+        ("a --pred b --color error", ["error", "error-2"], "right or wrong: b"),
+        ("a --pred b --color rgb", ["rgb"], "colours of the scan"),
+        ("a --pred c/a", ["prediction", "prediction-2"], f"{NAMED}: c/a"),
     ],
 )
 def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, title):
-    outcome = run_main("view", VAL, *words, "-o", "x.html", cwd=predictions)
+    words = ("view", VAL, "-o", "x.html", "--pred", *words.split())
+    outcome = run_main(*words, cwd=predictions)
 
     found, titles = read_page(predictions / "x.html")
-    assert outcome.status == 0, outcome.stderr
+    assert outcome.status == 0
     assert found == panes
-    assert title in (None, titles["prediction"])
-    if "c/a" in words:
-        assert titles["prediction-2"] == f"{NAMED}: c/a"
+    assert titles[panes[-1]] == title
 
 
 @pytest.mark.parametrize(
@@ -213,18 +186,18 @@ def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, 
     [
         (["scene0001_00"], 2, "data/processed: has no scene scene0001_00"),
         (["scene0011"], 2, "'scene0011' is not a scene id"),
-        (["data/processed"], 2, "'data/processed' is not a scene id"),
         ([], 2, "data/processed: holds 3 scenes; which of them?"),
         ([VAL, "--source", "nowhere"], 1, "nowhere"),
         ([VAL, TRAIN, "-o", "x.png"], 2, "x.png is one file, but 2 scenes are to be shown"),
         ([VAL, "--png", "-o", "x.ply"], 2, "x.ply does not end in .png"),
         ([VAL, "-o", "x.PNG"], 2, "x.PNG does not end in .html or .png or .ply"),
         ([VAL, "--color", "error"], 2, f"{VAL}: cannot be coloured by 'error'"),
-        ([VAL, "--beside", "error"], 2, f"{VAL}: cannot be coloured by 'error'"),
         ([TEST, "--pred", "b", "--color", "error"], 2, f"{TEST}: cannot be coloured by 'error'"),
-        ([TEST, "--color", "labels"], 2, f"{TEST}: cannot be coloured by 'labels'"),
         ([VAL, "--color", "hue"], 2, "invalid choice: 'hue'"),
         ([VAL, "--png", "--view", "sideways"], 2, "'sideways' is not a view"),
+        ([VAL, "--png", "--view=0,91"], 2, "'0,91' is not a view"),
+        ([VAL, "--png", "--view=-60,40,1"], 2, "'-60,40,1' is not a view"),
+        ([VAL, "--png", "--size", "0x600"], 2, "0 x 600 pixels cannot be drawn"),
         ([VAL, "--png", "--size", "800"], 2, "'800' is not a size in pixels"),
         ([VAL, "--png", "--size", "99999x99999"], 2, "99,999 x 99,999 pixels"),
         ([VAL, "--png", "--hide", "cieling"], 2, "there is no class 'cieling' to hide"),
@@ -241,11 +214,9 @@ def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, 
 def test_wrong_arguments_are_refused_before_a_file_is_written(predictions, words, status, problem):
     outcome = run_main("view", *words, "--json", cwd=predictions)
 
-    assert outcome.status == status
-    assert outcome.json["exit_status"] == status
+    assert outcome.status == outcome.json["exit_status"] == status
     assert problem in outcome.stderr
     assert "hint: " in outcome.stderr or status == 1
-    assert "Traceback" not in outcome.stderr
     assert list_files(predictions) == []
 
 
@@ -271,43 +242,27 @@ def test_damaged_prediction_is_refused_by_name(folder, ending, content, problem)
     assert outcome.status == 1
     assert problem in outcome.stderr
     assert f"{VAL}{ending}" in outcome.stderr
-    assert "Traceback" not in outcome.stderr
     assert not (folder / f"{VAL}.png").exists()
 
 
-def test_scene_that_is_damaged_or_has_failed_is_refused_with_the_reason(folder, root):
+def test_damaged_scene_and_empty_place_are_refused(folder, root):
     (folder / "data").unlink()
     shutil.copytree(root / "data", folder / "data")
-    failure = {
-        "scene_id": "scene0001_00",
-        "error": "FileError",
-        "message": "a.ply: is empty",
-        "hint": "download it",
-    }
-    edit_json(
-        folder / "data/processed/manifest.json",
-        lambda value: value["failures"].update(scene0001_00=failure),
-    )
-    outcome = run_main("view", "scene0001_00", cwd=folder)
-    assert outcome.status == 2
-    assert "scene0001_00 failed in processing: " in outcome.stderr
-    assert "a.ply: is empty" in outcome.stderr
-
     path = folder / f"data/processed/val/{VAL}.npz"
     scene = read_processed(path)
     points = np.where(scene.points > 1, np.nan, scene.points)
-    path.write_bytes(b"".join(encode_processed(replace(scene, points=points))))
-    outcome = run_main("view", VAL, TRAIN, "-o", "out", cwd=folder)
-    assert outcome.status == 1
-    assert f"{VAL}.npz: points are not all finite" in outcome.stderr
-    path.write_bytes(path.read_bytes()[:5000])
-    outcome = run_main("view", VAL, TRAIN, "-o", "out", cwd=folder)
-    assert outcome.status == 1
-    assert str(path.relative_to(folder)) in outcome.stderr
+    damaged = b"".join(encode_processed(replace(scene, points=points)))
+    problems = ((damaged, "points are not all finite"), (damaged[:5000], "data/processed/val"))
+    for content, problem in problems:
+        path.write_bytes(content)
+        outcome = run_main("view", VAL, TRAIN, "-o", "new", cwd=folder)
+        assert outcome.status == 1
+        assert f"{VAL}.npz" in outcome.stderr
+        assert problem in outcome.stderr
     assert list_files(folder) == []
 
     edit_json(folder / "data/processed/manifest.json", lambda value: value["scenes"].clear())
-    for words in ([], ["--png"], ["--serve", "0"]):
+    for words in ([], ["--serve", "0"]):
         outcome = run_main("view", *words, cwd=folder)
         assert outcome.status == 1
         assert outcome.stderr.splitlines()[0] == "error: data/processed: holds no scenes"
