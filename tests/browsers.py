@@ -1,8 +1,5 @@
 """Pages in a real browser: Chromium without a display, drawing in software."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 from extras import find_program
 
@@ -16,13 +13,15 @@ ARGUMENTS = [
     "--renderer-process-limit=1",
 ]
 SIZE = {"width": 900, "height": 500}
+# Addresses that are not requested from a server.
+LOCAL = ("file:", "data:", "blob:", "about:")
 
 
-@dataclass
 class Shown:
     """A page of a scene in the browser."""
 
-    page: Any
+    def __init__(self, page):
+        self.page = page
 
     def wait(self):
         """Wait until the whole picture is drawn."""
@@ -71,25 +70,17 @@ def show(browser):
     contexts = []
     problems = []
 
-    def note(kind, is_problem=lambda _: True):
-        def add(event):
-            if is_problem(event):
-                problems.append((kind, str(getattr(event, "text", event))))
-
-        return add
-
     def show(path, link="", *, script="", **options):
-        defaults = {"viewport": SIZE, "color_scheme": "light", "accept_downloads": True}
-        context = browser.new_context(**(defaults | options))
+        context = browser.new_context(**({"viewport": SIZE, "color_scheme": "light"} | options))
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)
         if script:
             page.add_init_script(script)
-        page.on("console", note("console", lambda message: message.type == "error"))
-        page.on("pageerror", note("error"))
-        page.on("dialog", note("dialog"))
-        page.on("request", note("request", lambda each: not each.url.startswith(LOCAL)))
+        page.on("console", lambda each: each.type == "error" and problems.append(each.text))
+        page.on("pageerror", lambda error: problems.append(error))
+        page.on("dialog", lambda dialog: problems.append(dialog))
+        page.on("request", lambda each: each.url.startswith(LOCAL) or problems.append(each.url))
         page.goto(path.as_uri() + link)
         return Shown(page)
 
@@ -97,7 +88,3 @@ def show(browser):
     for context in contexts:
         context.close()
     assert problems == []
-
-
-# Addresses that are not requested from a server.
-LOCAL = ("file:", "data:", "blob:", "about:")
