@@ -78,8 +78,8 @@ def show(browser):
         if script:
             page.add_init_script(script)
         page.on("console", lambda each: each.type == "error" and problems.append(each.text))
-        page.on("pageerror", lambda error: problems.append(error))
-        page.on("dialog", lambda dialog: problems.append(dialog))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
         page.on("request", lambda each: each.url.startswith(LOCAL) or problems.append(each.url))
         page.goto(path.as_uri() + link)
         return Shown(page)
