@@ -146,6 +146,8 @@ class FrameOptions:
         words = []
         for option in fields(self):
             value = getattr(self, option.name)
+            if isinstance(value, tuple):
+                value = " ".join(map(str, value))
             if value is not None:
                 words.append(f"{option.name.replace('_', ' ')}: {value}")
         return ", ".join(words)

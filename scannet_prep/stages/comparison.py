@@ -23,8 +23,9 @@ from scannet_prep.stages.verify import CheckTask
 
 ReadablePlace: TypeAlias = ProcessedScenes | RawTree
 
-# Facts about how a scene was made, which do not change what it is.
-_NOT_COMPARED = {"program_version", "inputs"}
+# Facts about how a scene was made, which do not change what it is, and the options, which are
+# compared once for all scenes.
+_NOT_COMPARED = {"program_version", "inputs", "options"}
 _UNLABELED = "unlabeled"
 
 
@@ -105,7 +106,7 @@ def run(
         problem = f"{here.name} and {there.name} have none of the selected scenes in common"
         raise UsageError(problem, "check --scenes and --splits")
 
-    findings = []
+    findings = _compare_options(here, there)
     tasks = [CheckTask(scene_id, here.name) for scene_id in both]
     changes: Counter[tuple[str, str]] = Counter()
     with progress.work("compare", len(tasks), "scenes"):
@@ -116,7 +117,7 @@ def run(
                 findings += outcome[0]
                 changes += outcome[1]
             progress.advance()
-    different = {finding.scene_id for finding in findings}
+    different = {finding.scene_id for finding in findings if finding.scene_id}
     classes = []
     for (class_here, class_there), count in changes.most_common():
         classes.append(ClassChange(class_here, class_there, count))
@@ -136,6 +137,14 @@ def run(
         classes=classes,
         findings=sort_findings(findings),
     )
+
+
+def _compare_options(here: ReadablePlace, there: ReadablePlace) -> list[Finding]:
+    """Compare the options that the scenes of two copies were made with."""
+    if isinstance(here, RawTree) or isinstance(there, RawTree) or here.options == there.options:
+        return []
+    message = f"was made with {here.options.flags}, {there.name} with {there.options.flags}"
+    return [Finding(message=message, subject=here.name)]
 
 
 def _compare_scene(
