@@ -572,8 +572,12 @@ def test_comparison_shows_other_options(whole_dir, tmp_path):
     folder = tmp_path / "out"
     run_main("process", whole_dir / "raw", "-o", folder, "--align-axis", "--faces", "--scannet200")
 
-    outcome = compare(whole_dir / "processed", folder, "--scenes", TRAIN)
+    outcome = compare(whole_dir / "processed", folder, "--scenes", TRAIN, VAL)
 
-    messages = {finding["message"].partition(":")[0] for finding in outcome.json["findings"]}
-    assert {"options", "points", "normals", "faces"} <= messages
+    first, *messages = [finding["message"] for finding in outcome.json["findings"]]
+    assert first.startswith("was made with --no-scannet200 --no-align-axis --no-faces ")
+    assert f"{folder} with --scannet200 --align-axis --faces " in first
+    assert {"points", "normals", "faces"} <= {message.partition(":")[0] for message in messages}
+    assert not [message for message in messages if "scannet200" in message]
+    assert outcome.json["different"] == [TRAIN, VAL]
     assert outcome.json["classes"] == []
