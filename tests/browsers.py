@@ -48,9 +48,8 @@ class Shown:
     def rows(self, selector):
         """Return the terms and descriptions of a list that is shown."""
         self.page.locator(selector).wait_for(state="visible")
-        names = self.page.locator(f"{selector} dt").all_inner_texts()
-        texts = self.page.locator(f"{selector} dd").all_inner_texts()
-        return dict(zip(names, texts, strict=True))
+        script = "all => all.map((e) => [e.innerText, e.nextElementSibling.innerText])"
+        return dict(self.page.locator(f"{selector} dt").evaluate_all(script))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import base64
 import html
 import pickle
+import re
 import subprocess
 import sys
 
@@ -28,15 +29,12 @@ def sample(whole_dir):
 
 
 def make_masks(labels=(3, 4)):
-    masks = np.zeros((2, VERTICES), bool)
-    masks[0, :300] = True
-    masks[1, 300:500] = True
+    masks = np.arange(VERTICES) // 250 == np.arange(2)[:, np.newaxis]
     return InstancePrediction(masks, np.array(labels), np.array([0.5, 0.9]))
 
 
 def list_colorings(page):
-    names = ("rgb", "scannet20", "instances", "segments", "normals", "prediction", "error")
-    return [name for name in names if f'"name":"{name}"' in page.html.decode()]
+    return re.findall(r'"name":"(\w+)","title"', page.html.decode())
 
 
 def test_picture_of_a_sample_is_that_of_its_scene(sample, whole_dir):
@@ -86,8 +84,6 @@ def test_sample_that_transforms_have_changed_is_drawn(sample):
         ),
         ({"colors": np.zeros((VERTICES, 3), int)}, "colors: found int64"),
         ({"labels": np.zeros(5, int)}, r"labels: found int64 \(5,\), expected integers \(600\)"),
-        ({"labels": np.zeros(VERTICES)}, "labels: found float64"),
-        ({"normals": np.zeros((5, 3))}, "normals: found float64"),
         ({"normals": np.full((VERTICES, 3), np.inf)}, "normals: there are none, or not all"),
         ({"faces": np.array([[0, 1, VERTICES]])}, r"faces: refer to vertices 0\.\.600"),
     ],
@@ -115,7 +111,6 @@ def test_notebook_shows_a_sample_as_text_and_picture(whole_dir):
 def test_page_of_a_sample_has_its_colourings_and_saves_itself(sample, tmp_path):
     page = show_sample(sample)
     assert list_colorings(page) == ["rgb", "scannet20", "instances", "segments", "normals"]
-    assert show_sample(dict(sample)).html == page.html
     assert repr(page).startswith(f"<page of {VAL}, 0.")
     page.save(tmp_path / "new/page.html")
     assert (tmp_path / "new/page.html").read_bytes() == page.html
@@ -127,11 +122,9 @@ def test_page_of_a_sample_has_its_colourings_and_saves_itself(sample, tmp_path):
 
 @pytest.mark.parametrize("form", ["semantic", "instance", "dict"])
 def test_page_opens_with_predictions_and_shows_their_errors(sample, form):
-    predictions = sample["labels"]
-    if form != "semantic":
-        predictions = make_masks()
-    if form == "dict":
-        predictions = predictions._asdict()
+    masks = make_masks()
+    forms = {"semantic": sample["labels"], "instance": masks, "dict": masks._asdict()}
+    predictions = forms[form]
 
     page = show_sample(sample, predictions)
 
@@ -145,13 +138,12 @@ def test_page_opens_with_predictions_and_shows_their_errors(sample, form):
 def test_tensors_are_shown(sample):
     import torch
 
-    tensors = {
-        key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-        for key, value in sample.items()
-    }
-    page = show_sample(tensors, tensors["labels"])
+    expected = show_sample(sample, sample["labels"]).html
+    for key, value in sample.items():
+        if isinstance(value, np.ndarray):
+            sample[key] = torch.from_numpy(value)
 
-    assert page.html == show_sample(sample, sample["labels"]).html
+    assert show_sample(sample, sample["labels"]).html == expected
 
 
 @pytest.mark.parametrize(
@@ -162,8 +154,6 @@ def test_tensors_are_shown(sample):
         (np.full(VERTICES, 20), r"predictions: found train id 20, expected -1\.\.19"),
         (make_masks(labels=(3, 20)), r"predictions: found train id 20, expected -1\.\.19"),
         (make_masks(labels=(3,)), "masks: found bool"),
-        (make_masks()._replace(masks=np.zeros((2, 5))), "masks: found float64"),
-        (make_masks()._replace(masks=np.full((2, VERTICES), 0.3)), "masks: found float64 from"),
         ({"masks": np.zeros((1, VERTICES))}, "the predictions have no 'labels'"),
     ],
 )
@@ -180,9 +170,7 @@ def test_importing_the_dataset_does_not_import_the_view():
 
 
 @needs_browser
-def test_notebook_shows_the_page_in_a_frame_and_without_scripts_a_picture(
-    show, browser, sample, tmp_path
-):
+def test_notebook_shows_the_page_in_a_frame_and_without_scripts_a_picture(show, sample, tmp_path):
     sample["scene_id"] = '"><script>alert(1)</script>'
     output = show_sample(sample, sample["labels"])._repr_html_()
     path = tmp_path / "notebook.html"
@@ -194,8 +182,5 @@ def test_notebook_shows_the_page_in_a_frame_and_without_scripts_a_picture(
 
     start, end = output.index("<iframe"), output.index("</iframe>")
     path.write_text(f"<!doctype html><body>{output[:start]}{output[end:]}")
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(path.as_uri())
-    assert page.locator("img").bounding_box()["width"] > 400
-    context.close()
+    without = show(path, java_script_enabled=False).page
+    assert without.locator("img").bounding_box()["width"] > 400

@@ -173,7 +173,6 @@ def test_legend_lists_the_classes_with_their_shares_in_a_column_at_the_right(vie
     image = draw_scene(viewed, "scannet20", PictureOptions(size=(800, 600)))
     colors = {each.color for each in viewed.colorings["scannet20"].categories}
 
-    assert image.shape == (600, 800, 3)
     assert colors <= colors_of(image[:, 600:])
     # Between the squares and the shares.
     assert colors_of(image[:, 616:618]) == {WHITE}

@@ -12,8 +12,9 @@ from scannet_prep.evaluation.verdicts import Pair, Verdict, judge_instances
 CHAIR = 4
 TABLE = 6
 LEFT, RIGHT, DESK, WALL, SMALL = 10, 11, 12, 13, 14
-LABELS = np.repeat([CHAIR, CHAIR, TABLE, 0, TABLE, -1], [200, 200, 200, 200, 50, 100])
-INSTANCES = np.repeat([LEFT, RIGHT, DESK, WALL, SMALL, -1], [200, 200, 200, 200, 50, 100])
+COUNTS = [200, 200, 200, 200, 50, 100]
+LABELS = np.repeat([CHAIR, CHAIR, TABLE, 0, TABLE, -1], COUNTS)
+INSTANCES = np.repeat([LEFT, RIGHT, DESK, WALL, SMALL, -1], COUNTS)
 TRUTH = InstanceTruth(labels=LABELS, instances=INSTANCES)
 
 MATCHED, WRONG, MISSED = Verdict.MATCHED, Verdict.WRONG_CLASS, Verdict.MISSED
@@ -27,10 +28,10 @@ ON_BOTH_CHAIRS = (0, 400, CHAIR, 0.9)
 
 
 def judge(*masks):
-    starts, ends, labels, scores = np.reshape(masks, (-1, 4)).T
+    starts, ends, labels, scores = np.reshape(masks, (-1, 4)).T[..., np.newaxis]
     vertices = np.arange(len(LABELS))
-    arrays = (vertices >= starts[:, np.newaxis]) & (vertices < ends[:, np.newaxis])
-    prediction = InstancePrediction(arrays, labels.astype(int), scores)
+    arrays = (vertices >= starts) & (vertices < ends)
+    prediction = InstancePrediction(arrays, labels[:, 0].astype(int), scores[:, 0])
     return judge_instances(prediction, TRUTH, SCANNET20)
 
 
@@ -39,7 +40,6 @@ def judge(*masks):
     [
         ([ON_LEFT, ON_RIGHT, ON_DESK], [MATCHED] * 3, [MATCHED] * 3),
         ([], [MISSED] * 3, []),
-        ([ON_LEFT], [MATCHED, MISSED, MISSED], [MATCHED]),
         ([(0, 200, TABLE, 0.9)], [WRONG, MISSED, MISSED], [WRONG]),
         ([ON_BOTH_CHAIRS, ON_DESK], [MERGED, MERGED, MATCHED], [MERGED, MATCHED]),
         # A mask that merges a matched instance leaves it matched.

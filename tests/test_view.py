@@ -61,26 +61,25 @@ def list_files(folder):
 
 def read_page(path):
     """Read the colourings that a page shows first, and the titles of all."""
-    text = path.read_text(encoding="utf-8")
-    data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', text)[1])
-    return [data["color"], *filter(None, [data["beside"]])], {
-        each["name"]: each["title"] for each in data["colorings"]
-    }
+    data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', path.read_text())[1])
+    titles = {each["name"]: each["title"] for each in data["colorings"]}
+    return f"{data['color']} {data['beside']}".split(), titles
 
 
 @pytest.mark.parametrize(
     ("words", "files", "magic"),
     [
-        ([VAL], [f"{VAL}.html"], b"<!do"),
-        ([VAL, "-o", "new/page.html"], ["new/page.html"], b"<!do"),
-        ([VAL, "-o", "new/x.png"], ["new/x.png"], b"\x89PNG"),
-        ([VAL, TEST, "--png", "-o", "new"], [f"new/{VAL}.png", f"new/{TEST}.png"], b"\x89PNG"),
-        ([VAL, "-o", "x.ply"], ["x.ply"], b"ply\n"),
+        (VAL, f"{VAL}.html", b"<!do"),
+        (f"{VAL} -o new/page.html", "new/page.html", b"<!do"),
+        (f"{VAL} -o new/x.png", "new/x.png", b"\x89PNG"),
+        (f"{VAL} {TEST} --png -o new", f"new/{VAL}.png new/{TEST}.png", b"\x89PNG"),
+        (f"{VAL} -o x.ply", "x.ply", b"ply\n"),
     ],
 )
 def test_option_or_ending_determines_form_and_place_of_the_files(folder, words, files, magic):
-    outcome = run_main("view", *words, "--json", cwd=folder)
+    outcome = run_main("view", *words.split(), "--json", cwd=folder)
 
+    files = files.split()
     assert list_files(folder) == files, outcome.stderr
     assert outcome.json["files"] == {name: (folder / name).stat().st_size for name in files}
     assert all((folder / name).read_bytes().startswith(magic) for name in files)
@@ -112,28 +111,26 @@ def test_mesh_has_the_colours_and_the_triangles_of_the_scene(root, tmp_path):
 
 def test_each_scene_is_read_once(root, tmp_path):
     place = root / "data/processed"
-    counts = count_reads_in_new_process(
-        "view", TRAIN, VAL, TEST, "--source", place, "-o", tmp_path / "out"
-    )
+    words = ("view", TRAIN, VAL, TEST, "--source", place, "-o", tmp_path / "out")
+    counts = count_reads_in_new_process(*words)
 
-    names = [path.name for path in place.glob("*/*.npz")]
-    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
+    assert [counts.get(path.name) for path in place.glob("*/*.npz")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
     ("words", "end"),
     [
-        ([VAL], "20, coloured by scannet20"),
-        ([VAL, "--label-set", "scannet200"], "200, coloured by scannet200"),
-        (["--source", "faces"], "200, coloured by scannet200"),
-        ([TEST], "20, coloured by rgb"),
-        (["--pred", "a"], "20, coloured by prediction"),
-        ([VAL, "--pred", "a", "--color", "labels"], "20, coloured by scannet20"),
+        (f"{VAL}", "20, coloured by scannet20"),
+        (f"{VAL} --label-set scannet200", "200, coloured by scannet200"),
+        ("--source faces", "200, coloured by scannet200"),
+        (f"{TEST}", "20, coloured by rgb"),
+        ("--pred a", "20, coloured by prediction"),
+        (f"{VAL} --pred a --color labels", "20, coloured by scannet20"),
     ],
 )
 def test_default_colouring_is_prediction_labels_or_rgb(predictions, root, words, end):
     (predictions / "faces").symlink_to(root / "faces")
-    outcome = run_main("view", *words, "-o", "x.ply", cwd=predictions)
+    outcome = run_main("view", *words.split(), "-o", "x.ply", cwd=predictions)
 
     assert f": 1 scene, ScanNet{end}\n" in outcome.stdout, outcome.stderr
 
@@ -150,9 +147,7 @@ def test_perfect_prediction_is_right_or_unlabeled(folder, root):
 
 
 def test_predicted_instances_have_a_colour_each(folder):
-    masks = np.zeros((2, VERTICES), bool)
-    masks[0, :500] = True
-    masks[1, 400:900] = True
+    masks = np.arange(VERTICES) // 500 == np.arange(2)[:, np.newaxis]
     for count in (2, 0):
         labels = [3, -1][:count]
         np.savez(folder / f"{VAL}.npz", masks=masks[:count], labels=labels, scores=labels)
@@ -184,35 +179,32 @@ def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, 
 @pytest.mark.parametrize(
     ("words", "status", "problem"),
     [
-        (["scene0001_00"], 2, "data/processed: has no scene scene0001_00"),
-        (["scene0011"], 2, "'scene0011' is not a scene id"),
-        ([], 2, "data/processed: holds 3 scenes; which of them?"),
-        ([VAL, "--source", "nowhere"], 1, "nowhere"),
-        ([VAL, TRAIN, "-o", "x.png"], 2, "x.png is one file, but 2 scenes are to be shown"),
-        ([VAL, "--png", "-o", "x.ply"], 2, "x.ply does not end in .png"),
-        ([VAL, "-o", "x.PNG"], 2, "x.PNG does not end in .html or .png or .ply"),
-        ([VAL, "--color", "error"], 2, f"{VAL}: cannot be coloured by 'error'"),
-        ([TEST, "--pred", "b", "--color", "error"], 2, f"{TEST}: cannot be coloured by 'error'"),
-        ([VAL, "--color", "hue"], 2, "invalid choice: 'hue'"),
-        ([VAL, "--png", "--view", "sideways"], 2, "'sideways' is not a view"),
-        ([VAL, "--png", "--view=0,91"], 2, "'0,91' is not a view"),
-        ([VAL, "--png", "--view=-60,40,1"], 2, "'-60,40,1' is not a view"),
-        ([VAL, "--png", "--size", "0x600"], 2, "0 x 600 pixels cannot be drawn"),
-        ([VAL, "--png", "--size", "800"], 2, "'800' is not a size in pixels"),
-        ([VAL, "--png", "--size", "99999x99999"], 2, "99,999 x 99,999 pixels"),
-        ([VAL, "--png", "--hide", "cieling"], 2, "there is no class 'cieling' to hide"),
-        ([VAL, "--view", "top"], 2, "are for pictures, not for a .html file"),
-        ([VAL, "-o", "x.ply", "--size", "80x60"], 2, "are for pictures, not for a .ply file"),
-        ([VAL, "--png", "--beside", "rgb"], 2, "only a page shows two colourings"),
-        ([VAL, "--pred", "nowhere"], 1, "nowhere: no such folder"),
-        ([TRAIN, "--pred", "a"], 1, f"a: has no predictions of 1 of 1 scene: {TRAIN}"),
-        ([VAL, *["--pred", "a"] * 3], 2, "3 predictions are given"),
-        ([VAL, "--png", "-o", "data/processed/manifest.json/x.png"], 1, "manifest.json"),
+        ("scene0001_00", 2, "data/processed: has no scene scene0001_00"),
+        ("scene0011", 2, "'scene0011' is not a scene id"),
+        ("", 2, "data/processed: holds 3 scenes; which of them?"),
+        (f"{VAL} --source nowhere", 1, "nowhere"),
+        (f"{VAL} {TRAIN} -o x.png", 2, "x.png is one file, but 2 scenes are to be shown"),
+        (f"{VAL} --png -o x.ply", 2, "x.ply does not end in .png"),
+        (f"{VAL} -o x.PNG", 2, "x.PNG does not end in .html or .png or .ply"),
+        (f"{VAL} --color error", 2, f"{VAL}: cannot be coloured by 'error'"),
+        (f"{TEST} --pred b --color error", 2, f"{TEST}: cannot be coloured by 'error'"),
+        (f"{VAL} --png --view sideways", 2, "'sideways' is not a view"),
+        (f"{VAL} --png --view=0,91", 2, "'0,91' is not a view"),
+        (f"{VAL} --png --size 0x600", 2, "0 x 600 pixels cannot be drawn"),
+        (f"{VAL} --png --size 800", 2, "'800' is not a size in pixels"),
+        (f"{VAL} --png --size 99999x99999", 2, "99,999 x 99,999 pixels"),
+        (f"{VAL} --png --hide cieling", 2, "there is no class 'cieling' to hide"),
+        (f"{VAL} --view top", 2, "are for pictures, not for a .html file"),
+        (f"{VAL} -o x.ply --size 80x60", 2, "are for pictures, not for a .ply file"),
+        (f"{VAL} --png --beside rgb", 2, "only a page shows two colourings"),
+        (f"{VAL} --pred nowhere", 1, "nowhere: no such folder"),
+        (f"{TRAIN} --pred a", 1, f"a: has no predictions of 1 of 1 scene: {TRAIN}"),
+        (f"{VAL} --pred a --pred a --pred a", 2, "3 predictions are given"),
+        (f"{VAL} --png -o data/processed/manifest.json/x.png", 1, "manifest.json"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_arguments_are_refused_before_a_file_is_written(predictions, words, status, problem):
-    outcome = run_main("view", *words, "--json", cwd=predictions)
+    outcome = run_main("view", *words.split(), "--json", cwd=predictions)
 
     assert outcome.status == outcome.json["exit_status"] == status
     assert problem in outcome.stderr
@@ -232,10 +224,9 @@ def test_wrong_arguments_are_refused_before_a_file_is_written(predictions, words
 )
 def test_damaged_prediction_is_refused_by_name(folder, ending, content, problem):
     path = folder / f"{VAL}{ending}"
+    np.save(path, content)
     if isinstance(content, bytes):
         path.write_bytes(content)
-    else:
-        np.save(path, content)
 
     outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
 
