@@ -15,7 +15,7 @@ from scannet_prep.transforms import Rotate
 INTRINSIC = make_intrinsic(50, 60, 15.5, 11.5)
 SIZE = (32, 24)
 # Points in front of the camera, and behind it.
-POINTS = np.random.default_rng(0).uniform(-2, 2, (3000, 3)).astype(np.float32)
+POINTS = np.random.default_rng(0).uniform((-1, -2, -1), (3, 1, 5), (3000, 3)).astype(np.float32)
 DEPTH = np.random.default_rng(1).integers(-300, 3000, SIZE[::-1]).clip(0).astype(np.uint16)
 
 
