@@ -80,6 +80,7 @@ def copy_to_scans_test(path):
     shutil.copytree(path, path.parents[1] / "scans_test" / path.name)
 
 
+WITHOUT_GROUPS = edit(lambda value: value["segGroups"].clear())
 # labels.ply still labels its vertices.
 WITHOUT_FLOOR = edit(lambda value: value["segGroups"].pop(0))
 UNKNOWN_SEGMENTS = edit(lambda value: value["segGroups"][0]["segments"].extend([700, 701]))
@@ -94,6 +95,7 @@ RAW_DAMAGES = [
     (None, replace_by_link, "link that leads nowhere"),
     (None, copy_to_scans_test, "has the same scene as.*scans_test"),
     (INFO, lambda path: path.write_text("sceneType = Office\n"), "no axisAlignment"),
+    (AGGREGATION, WITHOUT_GROUPS, "segGroups is empty"),
     (AGGREGATION, UNKNOWN_SEGMENTS, "segment ids of groups that no vertex has.* 2"),
     (AGGREGATION, WITHOUT_FLOOR, r"labels [\d,]+ vertices that belong to no group"),
     # A person, which no synthetic scene has.
