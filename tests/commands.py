@@ -13,11 +13,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -63,7 +61,7 @@ class Outcome:
     stderr: str
 
     @property
-    def json(self) -> Any:
+    def json(self):
         return json.loads(self.stdout)
 
 
@@ -83,9 +81,7 @@ class WorkersHere(Executor):
         return future
 
 
-def run_main(
-    *words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main
-) -> Outcome:
+def run_main(*words, cwd=None, main=main):
     """Run the command in this process.
 
     Without `--jobs` and `--dask`, its only worker is in this process too.
@@ -120,7 +116,7 @@ def run_main(
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
-def count_reads_in_new_process(*words: str | Path) -> dict[str, int]:
+def count_reads_in_new_process(*words):
     """Run a command in a new process, and count how often it opens each file for reading.
 
     Returns:
@@ -136,7 +132,7 @@ print(json.dumps(count_reads(*sys.argv[1:])))
     return outcome.json
 
 
-def process_all_test_scenes(root: Path, vertices: int, *options: str) -> Path:
+def process_all_test_scenes(root, vertices, *options):
     """Make a processed folder of all test scenes, each a copy of the one in `root/one`."""
     write_release(root / "raw", [TEST], vertices=vertices)
     assert run_main("process", root / "raw", "-o", root / "one", *options).status == 0
@@ -159,7 +155,7 @@ def write_processed(out_dir, scenes):
     return out_dir
 
 
-def leave_unfinished(out_dir: Path, *scene_ids: str) -> None:
+def leave_unfinished(out_dir, *scene_ids):
     """Record that a run was killed before it made some scenes of a processed folder."""
     manifest = read_manifest(out_dir)
     scenes = {name: entry for name, entry in manifest.scenes.items() if name not in scene_ids}
@@ -168,7 +164,7 @@ def leave_unfinished(out_dir: Path, *scene_ids: str) -> None:
 
 
 @contextlib.contextmanager
-def limited(kind: int, size_bytes: int) -> Iterator[None]:
+def limited(kind, size_bytes):
     """Limit a resource of this process; `RLIMIT_FSIZE` acts as a disk that takes no larger file."""
     limits = resource.getrlimit(kind)
     resource.setrlimit(kind, (size_bytes, limits[1]))
@@ -179,14 +175,14 @@ def limited(kind: int, size_bytes: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def limited_memory(more_bytes: int) -> Iterator[None]:
+def limited_memory(more_bytes):
     """Limit the address space of this process to what it uses now and `more_bytes`."""
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     with limited(resource.RLIMIT_AS, used_bytes + more_bytes):
         yield
 
 
-def run_words(*words: str | Path, **options: Any) -> Outcome:
+def run_words(*words, **options):
     """Run a program in a new process; `options` are those of `subprocess.run`."""
     streams = {
         "stdin": subprocess.DEVNULL,
@@ -198,9 +194,7 @@ def run_words(*words: str | Path, **options: Any) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def run_command(
-    *words: str | Path, environment: dict[str, str] | None = None, **options: Any
-) -> Outcome:
+def run_command(*words, environment=None, **options):
     """Run the command in a new process; it must not end in a traceback."""
     # Help texts are laid out for a terminal of this width.
     env = (environment or os.environ) | {"COLUMNS": "80"}
@@ -209,9 +203,7 @@ def run_command(
     return outcome
 
 
-def start_command(
-    *words: str | Path, before: Sequence[str] = (), **options: Any
-) -> subprocess.Popen[str]:
+def start_command(*words, before=(), **options):
     """Start the command in a new session; `before` are the words of a program that starts it."""
     return subprocess.Popen(
         [*before, *COMMAND, *map(str, words)],
@@ -224,7 +216,7 @@ def start_command(
     )
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder):
     """Compute the digest of each file below a folder, by path, hidden files included."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -233,7 +225,7 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -241,7 +233,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def processes_of_session(session_id: int) -> list[int]:
+def processes_of_session(session_id):
     """Find the living processes of a session: the command, its workers, and their fork server."""
     pids = []
     for directory in Path("/proc").iterdir():
@@ -256,7 +248,7 @@ def processes_of_session(session_id: int) -> list[int]:
     return pids
 
 
-def wait_until_gone(session_id: int) -> None:
+def wait_until_gone(session_id):
     """Wait until no process of a session is left."""
     deadline = time.monotonic() + 20
     while True:
@@ -267,7 +259,7 @@ def wait_until_gone(session_id: int) -> None:
         time.sleep(0.02)
 
 
-def count_descriptors() -> int:
+def count_descriptors():
     """Count the open file descriptors of this process.
 
     Threads and servers close theirs a little late, so the smallest of several counts is returned.
@@ -287,10 +279,10 @@ class Verify:
         value: The JSON object of the last run.
     """
 
-    def __init__(self) -> None:
-        self.value: dict[str, Any] = {}
+    def __init__(self):
+        self.value = {}
 
-    def __call__(self, path: Path, *words: str) -> tuple[int, list[Row]]:
+    def __call__(self, path, *words):
         outcome = run_main("verify", path, "--json", *words)
         assert len(outcome.stdout.splitlines()) == 1
         self.value = outcome.json
@@ -302,35 +294,33 @@ class Verify:
         return outcome.status, rows
 
 
-def raw_file(raw_dir: Path, suffix: str, scene_id: str = TRAIN) -> Path:
+def raw_file(raw_dir, suffix, scene_id=TRAIN):
     """Path of a file of a scene in a raw tree."""
     folder = "scans_test" if scene_id == TEST else "scans"
     return raw_dir / folder / scene_id / f"{scene_id}{suffix}"
 
 
-def patch(path: Path, offset: int, data: bytes) -> None:
+def patch(path, offset, data):
     """Overwrite bytes of a file; a negative offset counts from its end."""
     with path.open("r+b") as file:
         file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
         file.write(data)
 
 
-def header_size(path: Path) -> int:
+def header_size(path):
     """Size of the header of a mesh, in bytes."""
     data = path.read_bytes()
     return data.index(b"end_header\n") + len(b"end_header\n")
 
 
-def edit_json(path: Path, change: Callable[[Any], object]) -> None:
+def edit_json(path, change):
     """Change the value in a JSON file in place."""
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
 
 
-def check_one(
-    result: tuple[int, list[Row]], severity: str, scene_id: str, file: str, *words: str
-) -> None:
+def check_one(result, severity, scene_id, file, *words):
     """Check that `verify` had one finding, whose message contains the words, and its status."""
     status, findings = result
     assert len(findings) == 1, findings
@@ -341,6 +331,6 @@ def check_one(
     assert status == (3 if severity == "error" else 0)
 
 
-def relative(scene_id: str, suffix: str) -> str:
+def relative(scene_id, suffix):
     """Path of a file of a scene, relative to the raw tree."""
     return str(raw_file(Path(), suffix, scene_id))

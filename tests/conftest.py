@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from archives import TREE, pack_tree, write_tree
 from commands import SCENES, Verify, run_main
 from extras import find_needs, is_there
 from hypothesis import settings
-from training_sources import KINDS, SOURCES, Stored, make_folder, pack_into, store
+from training_sources import KINDS, SOURCES, make_folder, pack_into, store
 
 from scannet_prep.synthetic import write_release
 
@@ -57,7 +56,7 @@ for name in (
     os.environ.pop(name.lower(), None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Let one worker of xdist run all tests in the browser, and another one those with PyTorch.
 
     So one worker starts a browser, and only few load PyTorch into their fork servers. Each worker
@@ -120,7 +119,7 @@ def pytest_make_collect_report(collector):
 
 
 @pytest.fixture(scope="session")
-def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole_dir(tmp_path_factory):
     """A raw tree, `raw`, and a processed folder, `processed`; not to be changed."""
     directory = tmp_path_factory.mktemp("whole")
     write_release(directory / "raw", SCENES, vertices=600)
@@ -129,30 +128,30 @@ def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def raw_dir(whole_dir: Path, tmp_path: Path) -> Path:
+def raw_dir(whole_dir, tmp_path):
     """A copy of the raw tree."""
     return Path(shutil.copytree(whole_dir / "raw", tmp_path / "raw"))
 
 
 @pytest.fixture
-def out_dir(whole_dir: Path, tmp_path: Path) -> Path:
+def out_dir(whole_dir, tmp_path):
     """A copy of the processed folder."""
     return Path(shutil.copytree(whole_dir / "processed", tmp_path / "processed"))
 
 
 @pytest.fixture
-def verify() -> Verify:
+def verify():
     return Verify()
 
 
 @pytest.fixture(scope="session")
-def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def training_folder(tmp_path_factory):
     """A processed folder for training; not to be changed."""
     return make_folder(tmp_path_factory.mktemp("training"))
 
 
 @pytest.fixture(scope="session", params=SOURCES)
-def source(request: pytest.FixtureRequest, training_folder: Path) -> Path:
+def source(request, training_folder):
     """Argument of a dataset: the processed folder, or an archive of it."""
     if request.param == "folder":
         return training_folder
@@ -160,35 +159,33 @@ def source(request: pytest.FixtureRequest, training_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def stored(
-    request: pytest.FixtureRequest, training_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stored]:
+def stored(request, training_folder, tmp_path_factory):
     """The scenes for training, stored in one of several forms; not to be changed."""
     with store(request.param, training_folder, tmp_path_factory.mktemp("stored") / "x") as stored:
         yield stored
 
 
 @pytest.fixture
-def folder(training_folder: Path, tmp_path: Path) -> Path:
+def folder(training_folder, tmp_path):
     """A copy of the processed folder for training."""
     return Path(shutil.copytree(training_folder, tmp_path / "processed"))
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     """A folder with a few small files."""
     return write_tree(tmp_path / "tree", TREE)
 
 
 @pytest.fixture
-def packed(tmp_path: Path) -> Path:
+def packed(tmp_path):
     """An archive of a few small files."""
     pack_tree(write_tree(tmp_path / "source", TREE), tmp_path / "a.tar.zst")
     return tmp_path / "a.tar.zst"
 
 
 @pytest.fixture(scope="session")
-def packed_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed_dir(whole_dir, tmp_path_factory):
     """Archives of the raw tree and of the processed folder; not to be changed."""
     directory = tmp_path_factory.mktemp("packed")
     pack_tree(whole_dir / "processed", directory / "processed.tar.zst")
@@ -197,6 +194,6 @@ def packed_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def archive_path(packed_dir: Path, tmp_path: Path) -> Path:
+def archive_path(packed_dir, tmp_path):
     """A copy of the archive of the processed folder."""
     return Path(shutil.copy(packed_dir / "processed.tar.zst", tmp_path / "scannet.tar.zst"))

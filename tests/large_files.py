@@ -17,13 +17,13 @@ JPEG += b"\xff\xda\x00\x03\x01da\xff\x00ta\xff\xd0!\xff\xd9"
 
 
 def make_stream(
-    frames: int = 3,
-    imu_frames: int = 0,
+    frames=3,
+    imu_frames=0,
     *,
-    color: bytes = JPEG,
-    depth: bytes = DEPTH,
-    compressions: tuple[int, int] = (2, 1),
-) -> bytes:
+    color=JPEG,
+    depth=DEPTH,
+    compressions=(2, 1),
+):
     """Make a sensor stream of equal frames, with `imu_frames` empty inertial records."""
     head = struct.pack("<IQ9s", 4, 9, b"StructSen") + bytes(256)
     head += struct.pack("<2i4IfQ", *compressions, WIDTH, HEIGHT, WIDTH, HEIGHT, 1e3, frames)
@@ -31,7 +31,7 @@ def make_stream(
     return head + frame * frames + struct.pack("<Q", imu_frames) + bytes(128 * imu_frames)
 
 
-def make_zip(compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+def make_zip(compression=zipfile.ZIP_DEFLATED):
     """Make a zip file of two members, of 2,560 and 6 bytes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as archive:

@@ -83,7 +83,7 @@ torchrun | 1/2 | -
 _PREFIXES_OF_OTHERS = ("OMPI_", "PMI_", "MPI_", "RANK", "WORLD_", "LOCAL_")
 
 
-def _parse_launches() -> list[Launch]:
+def _parse_launches():
     launches = []
     for head, body in re.findall(r"^(\S.*)\n((?:    .*\n)+)", _RECORDED, re.MULTILINE):
         name, rank, cores = head.split(" | ")

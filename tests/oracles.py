@@ -3,13 +3,9 @@
 The label map and the class tables are read from the files of the package, with `csv` alone.
 """
 
-from __future__ import annotations
-
 import csv
 import math
-from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
 
 import numpy as np
 
@@ -18,14 +14,14 @@ Vector = tuple[float, float, float]
 NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
 
 
-def read_asset(name: str, delimiter: str) -> list[dict[str, str]]:
+def read_asset(name, delimiter):
     """Read the rows of a table of the package, each a dict by column."""
     asset = resources.files("scannet_prep").joinpath(f"assets/{name}")
     with asset.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
-def label_map_rows() -> dict[str, tuple[int, int]]:
+def label_map_rows():
     """Read ScanNet id and nyu40 id by raw category."""
     return {
         row["raw_category"]: (int(row["id"]), int(row["nyu40id"]))
@@ -33,14 +29,12 @@ def label_map_rows() -> dict[str, tuple[int, int]]:
     }
 
 
-def scannet200_ids() -> list[int]:
+def scannet200_ids():
     """Read the ids of the 200 classes, ascending; the index is the train id."""
     return sorted(int(row["scannet_id"]) for row in read_asset("scannet200.csv", ","))
 
 
-def ids_of_vertices(
-    segment_ids: Sequence[int], groups: Sequence[Mapping[str, Any]]
-) -> tuple[list[int], list[int], list[int]]:
+def ids_of_vertices(segment_ids, groups):
     """Find nyu40 id, ScanNet id and instance of each vertex.
 
     The last group of the file with the segment of the vertex counts. Groups that repeat an earlier
@@ -70,21 +64,21 @@ def ids_of_vertices(
     return nyu40_ids, scannet_ids, instances
 
 
-def labels20(nyu40_ids: Sequence[int]) -> list[int]:
+def labels20(nyu40_ids):
     """Find the stored labels of ScanNet20: train id + 1, or 0 for unlabeled."""
     return _stored_labels(nyu40_ids, NYU40_OF_SCANNET20)
 
 
-def labels200(scannet_ids: Sequence[int]) -> list[int]:
+def labels200(scannet_ids):
     """Find the stored labels of ScanNet200: train id + 1, or 0 for unlabeled."""
     return _stored_labels(scannet_ids, scannet200_ids())
 
 
-def _stored_labels(raw_ids: Sequence[int], class_ids: Sequence[int]) -> list[int]:
+def _stored_labels(raw_ids, class_ids):
     return [class_ids.index(raw_id) + 1 if raw_id in class_ids else 0 for raw_id in raw_ids]
 
 
-def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
+def aligned_points(positions, matrix):
     """Rotate and shift points into the aligned frame, in double precision."""
     rows = [[float(value) for value in row] for row in matrix]
     return [
@@ -93,18 +87,18 @@ def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
     ]
 
 
-def cross(a: Vector, b: Vector) -> Vector:
+def cross(a, b):
     """Compute the cross product of two vectors."""
     return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
 
 
-def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> list[Vector]:
+def vertex_normals(points, faces):
     """Compute the normal of each vertex.
 
     It is the sum of the cross products of the faces around the vertex, scaled to unit length; zero
     if the sum is zero.
     """
-    products: list[list[Vector]] = [[] for _ in points]
+    products = [[] for _ in points]
     for face in faces:
         p, q, r = ([float(value) for value in points[corner]] for corner in face)
         product = cross(subtract(q, p), subtract(r, p))
@@ -125,12 +119,12 @@ def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> lis
 class Universe:
     """Disjoint sets with union by rank, as in the Segmentator."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self.parents = list(range(count))
         self.ranks = [0] * count
         self.sizes = [1] * count
 
-    def find(self, x: int) -> int:
+    def find(self, x):
         """Return the root of an element."""
         y = x
         while y != self.parents[y]:
@@ -138,7 +132,7 @@ class Universe:
         self.parents[x] = y
         return y
 
-    def join(self, x: int, y: int) -> None:
+    def join(self, x, y):
         """Join the sets of two roots."""
         if self.ranks[x] > self.ranks[y]:
             self.parents[y] = x
@@ -150,9 +144,7 @@ class Universe:
                 self.ranks[y] += 1
 
 
-def mesh_segments(
-    points: Any, faces: Sequence[Sequence[int]], threshold: float, min_vertices: int
-) -> list[int]:
+def mesh_segments(points, faces, threshold, min_vertices):
     """Compute superpoints, step by step in the order of the official Segmentator, in float32.
 
     Edges are sorted stably, with NaN last. Segments are numbered in the order of their first
@@ -179,13 +171,13 @@ def mesh_segments(
         if a != b and min(universe.sizes[a], universe.sizes[b]) < min_vertices:
             universe.join(a, b)
 
-    numbers: dict[int, int] = {}
+    numbers = {}
     return [
         numbers.setdefault(universe.find(vertex), len(numbers)) for vertex in range(len(points))
     ]
 
 
-def weight_with_nan_last(edge: tuple[np.float32, int, int]) -> tuple[int, Any]:
+def weight_with_nan_last(edge):
     """Return a key to sort edges by."""
     weight = edge[0]
     if np.isnan(weight):
@@ -193,9 +185,7 @@ def weight_with_nan_last(edge: tuple[np.float32, int, int]) -> tuple[int, Any]:
     return (0, weight)
 
 
-def weighted_edges(
-    points: Any, faces: Sequence[Sequence[int]]
-) -> list[tuple[np.float32, int, int]]:
+def weighted_edges(points, faces):
     """Compute the weight of each edge, and list it with its two vertices, face by face."""
     positions = [tuple(row) for row in np.asarray(points, np.float32)]
     one = np.float32(1)
@@ -224,17 +214,17 @@ def weighted_edges(
     return edges
 
 
-def subtract(a: Any, b: Any) -> Any:
+def subtract(a, b):
     """Subtract the second vector from the first one."""
     return (a[0] - b[0], a[1] - b[1], a[2] - b[2])
 
 
-def dot(a: Any, b: Any) -> Any:
+def dot(a, b):
     """Compute the dot product of two vectors."""
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
-def unit32(vector: Any) -> Any:
+def unit32(vector):
     """Divide a vector of float32 by its length, which may be zero."""
     length = np.sqrt(dot(vector, vector))
     return (vector[0] / length, vector[1] / length, vector[2] / length)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from scannet_prep.release.label_map import LABEL_MAP_NAME
@@ -47,14 +47,14 @@ PAGE = (
 _PIECE_BYTES = 1 << 18
 
 
-def scene_url_path(scene_id: str, suffix: str) -> str:
+def scene_url_path(scene_id, suffix):
     """Return the path of a scene's file on the server."""
     return f"{ROOT}v2/scans/{scene_id}/{scene_id}{suffix}"
 
 
-def release_urls(root: Path) -> dict[str, Path | bytes]:
+def release_urls(root):
     """Find the files of a raw tree, by their paths on the server."""
-    urls: dict[str, Path | bytes] = {LABEL_MAP_URL_PATH: root / LABEL_MAP_NAME}
+    urls = {LABEL_MAP_URL_PATH: root / LABEL_MAP_NAME}
     for path in itertools.chain(root.glob("scans/*/*"), root.glob("scans_test/*/*")):
         is_old = path.suffix == ".sens" and path.parents[1].name == "scans"
         version = "v1" if is_old else "v2"
@@ -123,17 +123,15 @@ class Request:
     sent: tuple[int, int] | None = None
 
 
-Fault: TypeAlias = Callable[[Answer, Request], Any]
-Rule: TypeAlias = Callable[[Request], Iterable[Fault]]
-Where: TypeAlias = str | Callable[[str], bool] | None
+Fault = Callable[[Answer, Request], Any]
+Rule = Callable[[Request], Iterable[Fault]]
+Where = str | Callable[[str], bool] | None
 
 
 # Answers.
 
 
-def answer_status(
-    answer: Answer, code: int, retry_after: str | None = None, body: bytes = b"Wrong.\n"
-) -> None:
+def answer_status(answer, code, retry_after=None, body=b"Wrong.\n"):
     """Replace an answer by one with a status and a body that is not the file."""
     answer.status = code
     answer.body = body
@@ -141,7 +139,7 @@ def answer_status(
     answer.headers = {"content-length": str(len(body)), "retry-after": retry_after}
 
 
-def answer_whole(answer: Answer, content: bytes) -> None:
+def answer_whole(answer, content):
     """Answer with the whole file."""
     answer.status = 200
     answer.body = content
@@ -150,7 +148,7 @@ def answer_whole(answer: Answer, content: bytes) -> None:
     answer.headers.pop("content-range", None)
 
 
-def answer_part(answer: Answer, content: bytes, first: int, end: int) -> None:
+def answer_part(answer, content, first, end):
     """Answer with a range of the file, or with status 416 if the range is empty."""
     if first < end:
         answer.status = 206
@@ -169,58 +167,58 @@ def answer_part(answer: Answer, content: bytes, first: int, end: int) -> None:
 # Faults.
 
 
-def fault(change: Callable[..., None]) -> Callable[..., Fault]:
+def fault(change):
     """Make a fault of a function.
 
     The arguments of the function after the answer and the request become arguments of the fault.
     """
 
-    def make(*values: Any, **options: Any) -> Fault:
+    def make(*values, **options):
         return lambda answer, request: change(answer, request, *values, **options)
 
     return make
 
 
 @fault
-def Set(answer: Answer, _request: Request, **values: Any) -> None:
+def Set(answer, _request, **values):
     """Set attributes of the answer."""
     vars(answer).update(values)
 
 
 @fault
-def Cut(answer: Answer, _request: Request, after_bytes: int = BEFORE_STATUS) -> None:
+def Cut(answer, _request, after_bytes=BEFORE_STATUS):
     """End the connection by FIN."""
     answer.cut_at = after_bytes
 
 
 @fault
-def Reset(answer: Answer, _request: Request, after_bytes: int = BEFORE_STATUS) -> None:
+def Reset(answer, _request, after_bytes=BEFORE_STATUS):
     """End the connection by RST."""
     answer.cut_at = after_bytes
     answer.is_reset = True
 
 
 @fault
-def Stall(answer: Answer, _request: Request, after_bytes: int = BEFORE_STATUS) -> None:
+def Stall(answer, _request, after_bytes=BEFORE_STATUS):
     """Send nothing more until the client leaves."""
     answer.stall_at = after_bytes
 
 
 @fault
-def Header(answer: Answer, _request: Request, name: str, value: str | None = None) -> None:
+def Header(answer, _request, name, value=None):
     """Give a header another value, or remove it."""
     answer.headers[name.lower()] = value
 
 
 @fault
-def WrongLength(answer: Answer, _request: Request, by: int) -> None:
+def WrongLength(answer, _request, by):
     """Announce a wrong length, send the whole body, and end the connection."""
     answer.headers["content-length"] = str(len(answer.body) + by)
     answer.headers["connection"] = "close"
 
 
 @fault
-def NoLength(answer: Answer, _request: Request) -> None:
+def NoLength(answer, _request):
     """Send the body in chunks, without a length."""
     answer.is_chunked = True
     answer.headers["content-length"] = None
@@ -228,39 +226,39 @@ def NoLength(answer: Answer, _request: Request) -> None:
 
 
 @fault
-def UntilClosed(answer: Answer, _request: Request) -> None:
+def UntilClosed(answer, _request):
     """Send no length: the body ends with the connection."""
     answer.headers["content-length"] = None
     answer.headers["connection"] = "close"
 
 
 @fault
-def Status(answer: Answer, _request: Request, code: int, retry_after: str | None = None) -> None:
+def Status(answer, _request, code, retry_after=None):
     """Answer with another status."""
     answer_status(answer, code, retry_after)
 
 
 @fault
-def Page(answer: Answer, _request: Request, content: bytes = PAGE) -> None:
+def Page(answer, _request, content=PAGE):
     """Answer with status 200 and a page in place of the file."""
     answer_status(answer, 200, body=content)
 
 
 @fault
-def Redirect(answer: Answer, request: Request, path: str = "", origin: str = "") -> None:
+def Redirect(answer, request, path="", origin=""):
     """Redirect to another path or server; by default to the same path, in a circle."""
     answer_status(answer, 302)
     answer.headers["location"] = f"{origin}{path or request.path}"
 
 
 @fault
-def RangesIgnored(answer: Answer, request: Request) -> None:
+def RangesIgnored(answer, request):
     """Answer with the whole file although a range was requested."""
     answer_whole(answer, request.content or b"")
 
 
 @fault
-def ShiftedRange(answer: Answer, request: Request, by: int) -> None:
+def ShiftedRange(answer, request, by):
     """Answer with status 206 whatever If-Range contains, and with another start of the range.
 
     Content-Range contains this start. A shift by 0 leaves it as requested.
@@ -273,14 +271,14 @@ def ShiftedRange(answer: Answer, request: Request, by: int) -> None:
 
 
 @fault
-def Gzip(answer: Answer, request: Request) -> None:
+def Gzip(answer, request):
     """Answer with the whole file compressed, although identity was requested."""
     answer_whole(answer, gzip.compress(request.content or b""))
     answer.offset = None
     answer.headers["content-encoding"] = "gzip"
 
 
-def other_version(content: bytes) -> bytes:
+def other_version(content):
     """Return content of the same size of which every byte differs, to reveal any mixture."""
     return content.translate(bytes(byte ^ 1 for byte in range(256)))
 
@@ -288,7 +286,7 @@ def other_version(content: bytes) -> bytes:
 # Rules.
 
 
-def at(where: Where, *faults: Fault | None, then: Fault | None = None) -> Rule:
+def at(where, *faults, then=None):
     """Let the n-th request of a path meet the n-th fault, and later ones `then`.
 
     Args:
@@ -297,12 +295,12 @@ def at(where: Where, *faults: Fault | None, then: Fault | None = None) -> Rule:
         then: The fault of all later requests.
     """
 
-    def matches(path: str) -> bool:
+    def matches(path):
         if callable(where):
             return where(path)
         return where is None or path == where
 
-    def rule(request: Request) -> list[Fault]:
+    def rule(request):
         is_early = request.number <= len(faults)
         fault = faults[request.number - 1] if is_early else then
         if fault is None or not matches(request.path):
@@ -312,7 +310,7 @@ def at(where: Where, *faults: Fault | None, then: Fault | None = None) -> Rule:
     return rule
 
 
-def between(first: int, end: int, fault: Fault) -> Rule:
+def between(first, end, fault):
     """Let the requests from number `first` to before `end` meet a fault.
 
     Requests of all paths are counted, from 0.
@@ -321,7 +319,7 @@ def between(first: int, end: int, fault: Fault) -> Rule:
     return lambda _request: [fault] if first <= next(numbers) < end else []
 
 
-def ending(suffix: str) -> Callable[[str], bool]:
+def ending(suffix):
     """Return the condition that a path ends with a suffix."""
     return lambda path: path.endswith(suffix)
 
@@ -356,28 +354,28 @@ class ReleaseServer:
     request_latency_s: float = 0
     connection_latency_s: float = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.files = release_urls(self.root)
-        self.change: Callable[[Request, bytes], bytes] = lambda _request, content: content
+        self.change = lambda _request, content: content
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self.port = 0
-        self.sockets: set[socket.socket] = set()
-        self.server: http.server.ThreadingHTTPServer | None = None
+        self.sockets = set()
+        self.server = None
         self.forget()
 
-    def __enter__(self) -> ReleaseServer:
+    def __enter__(self):
         self.start()
         scheme = "https" if self.certificate else "http"
         self.origin = f"{scheme}://127.0.0.1:{self.port}"
         self.base_url = f"{self.origin}{ROOT}"
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception):
         self.closing.set()
         self.stop()
 
-    def start(self) -> None:
+    def start(self):
         """Listen; after `stop`, on the same port."""
         if self.server is not None or self.closing.is_set():
             return
@@ -389,7 +387,7 @@ class ReleaseServer:
             target=self.server.serve_forever, args=(poll_interval_s,), daemon=True
         ).start()
 
-    def stop(self) -> None:
+    def stop(self):
         """Refuse new connections, and end all existing ones."""
         server = self.server
         self.server = None
@@ -401,14 +399,14 @@ class ReleaseServer:
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
-    def forget(self) -> None:
+    def forget(self):
         """Forget all requests so far. Their numbers begin at 1 again."""
         with self.lock:
-            self.seen: list[Request] = []
-            self.counts: Counter[tuple[str, str]] = Counter()
+            self.seen = []
+            self.counts = Counter()
             self.connection_count = 0
 
-    def requests(self, path: str | None = None, method: str = "GET") -> list[Request]:
+    def requests(self, path=None, method="GET"):
         """Return the requests so far, of one path or of all."""
         with self.lock:
             requests = [request for request in self.seen if request.method == method]
@@ -416,7 +414,7 @@ class ReleaseServer:
             return requests
         return [request for request in requests if request.path == path]
 
-    def bytes_sent_again(self, path: str) -> int:
+    def bytes_sent_again(self, path):
         """Count the bytes of a path that were sent more than once.
 
         Single bytes do not count: they are requested to find out whether the server is up.
@@ -435,7 +433,7 @@ class ReleaseServer:
 class _Listener(http.server.ThreadingHTTPServer):
     request_queue_size = 128
 
-    def handle_error(self, *_arguments: Any) -> None:
+    def handle_error(self, *_arguments):
         """Ignore clients that leave, which many tests do on purpose."""
 
 
@@ -444,7 +442,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def setup(self) -> None:
+    def setup(self):
         owner = self.owner
         if owner.certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -456,17 +454,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         super().setup()
         owner.closing.wait(owner.connection_latency_s)
 
-    def finish(self) -> None:
+    def finish(self):
         with self.owner.lock:
             self.owner.sockets.discard(self.request)
         with contextlib.suppress(OSError):
             super().finish()
         self.request.close()
 
-    def log_message(self, *_arguments: object) -> None:
+    def log_message(self, *_arguments):
         """Print nothing."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         owner = self.owner
         path = unquote(urlsplit(self.path).path)
         content, time_s = self._read_file(path)
@@ -489,7 +487,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
     do_CONNECT = do_GET  # noqa: N815
 
-    def _read_file(self, path: str) -> tuple[bytes | None, float]:
+    def _read_file(self, path):
         """Return the content of a path, None if there is none, and its time of modification."""
         file = self.owner.files.get(path)
         if not isinstance(file, Path):
@@ -498,7 +496,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return None, 0
         return file.read_bytes(), file.stat().st_mtime
 
-    def _record(self, path: str, content: bytes | None) -> Request:
+    def _record(self, path, content):
         """Number and record the request, and find the faults that it meets."""
         owner = self.owner
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -514,13 +512,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 content=content,
             )
             owner.seen.append(request)
-            faults: list[Fault] = []
+            faults = []
             for rule in owner.faults:
                 faults += rule(request)
             request.faults = tuple(faults)
         return request
 
-    def _make_answer(self, request: Request, content: bytes | None, time_s: float) -> Answer:
+    def _make_answer(self, request, content, time_s):
         """Answer a request as a server without faults does."""
         answer = Answer(status=200, headers={}, body=b"", offset=None)
         if content is None:
@@ -539,11 +537,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             answer.offset = None
         return answer
 
-    def _make_etag(self, content: bytes) -> str | None:
+    def _make_etag(self, content):
         digest = f'"{hash(content):x}"'
         return {"strong": digest, "weak": f"W/{digest}", None: None}[self.owner.etag]
 
-    def _send(self, answer: Answer, request: Request) -> None:
+    def _send(self, answer, request):
         """Send an answer, with its cut, stall or trickle."""
         head = answer.before + _format_head(answer)
         body = memoryview(b"" if request.method == "HEAD" else answer.body)
@@ -581,13 +579,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if answer.is_chunked and request.method != "HEAD":
             self._send_end_of_chunks(answer)
 
-    def _send_end_of_chunks(self, answer: Answer) -> None:
+    def _send_end_of_chunks(self, answer):
         self.wfile.write(b"0\r\n")
         for line in answer.trailer:
             self.wfile.write(line)
         self.wfile.write(b"\r\n")
 
-    def _interrupt(self, answer: Answer, position: int) -> None:
+    def _interrupt(self, answer, position):
         """Stall, or end the connection."""
         if answer.stall_at == position:
             self._pause(3600)
@@ -600,7 +598,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
         raise ConnectionError
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds):
         """Wait. Raises ConnectionError if the client leaves."""
         if not seconds:
             return
@@ -609,14 +607,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise ConnectionError
 
 
-def _is_range_valid(if_range: str | None, etag: str | None, date: str | None) -> bool:
+def _is_range_valid(if_range, etag, date):
     """Whether If-Range, if there is one, names the version of the file by a strong validator."""
     if if_range is None:
         return True
     return if_range in (etag, date) and not if_range.startswith("W/")
 
 
-def _format_head(answer: Answer) -> bytes:
+def _format_head(answer):
     phrase = HTTPStatus(answer.status).phrase
     lines = [f"HTTP/1.1 {answer.status} {phrase}"]
     for name, text in answer.headers.items():
@@ -625,11 +623,11 @@ def _format_head(answer: Answer) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def _make_chunk(piece: bytes | memoryview) -> bytes:
+def _make_chunk(piece):
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
-def find_span(text: str | None, size: int) -> tuple[int, int] | None:
+def find_span(text, size):
     """Parse the header Range, for a file of a size.
 
     Returns:

@@ -1,7 +1,5 @@
 """The programs for other containers in docs/export.md, and what their files hold."""
 
-from __future__ import annotations
-
 import io
 import re
 import tarfile
@@ -18,14 +16,14 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
-def folder(out_dir: Path, tmp_path: Path) -> Path:
+def folder(out_dir, tmp_path):
     """A folder with three scenes in data/processed, one for each split."""
     (tmp_path / "data").mkdir()
     out_dir.rename(tmp_path / "data/processed")
     return tmp_path
 
 
-def run_program(word: str, folder: Path) -> str:
+def run_program(word, folder):
     """Run the program of the page that contains a word."""
     (program,) = [program for program in PROGRAMS if word in program]
     outcome = run_words(PYTHON, "-W", "error", "-c", program, cwd=folder)
@@ -34,7 +32,7 @@ def run_program(word: str, folder: Path) -> str:
 
 
 @pytest.mark.extra("h5py")
-def test_hdf5_file_of_the_page_holds_every_array_of_every_split(folder: Path) -> None:
+def test_hdf5_file_of_the_page_holds_every_array_of_every_split(folder):
     import h5py
 
     run_program("h5py", folder)
@@ -50,7 +48,7 @@ def test_hdf5_file_of_the_page_holds_every_array_of_every_split(folder: Path) ->
 
 
 @pytest.mark.extra("webdataset")
-def test_webdataset_shard_of_the_page_holds_every_array(folder: Path) -> None:
+def test_webdataset_shard_of_the_page_holds_every_array(folder):
     (sample,) = ScanNet(folder / "data/processed", split="train")
 
     run_program("ShardWriter", folder)
@@ -66,7 +64,7 @@ def test_webdataset_shard_of_the_page_holds_every_array(folder: Path) -> None:
 
 
 @pytest.mark.extra("webdataset")
-def test_webdataset_reader_of_the_page_prints_the_scenes_of_the_writer(folder: Path) -> None:
+def test_webdataset_reader_of_the_page_prints_the_scenes_of_the_writer(folder):
     (sample,) = ScanNet(folder / "data/processed", split="train")
 
     run_program("ShardWriter", folder)

@@ -1,7 +1,5 @@
 """Points and normals, against numbers computed by hand and sums that are written as loops."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -15,22 +15,19 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import (
-    ProcessedScene,
     ProcessOptions,
     encode_processed,
     parse_processed,
 )
 from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.tree import RawScene
-from scannet_prep.release.files import FileKind
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
 
@@ -98,7 +95,7 @@ class Ply:
     counts: dict[str, object] = field(default_factory=dict)
     tail: bytes = b""
 
-    def properties(self) -> list[tuple[str, str]]:
+    def properties(self):
         """List type and name of each property of a vertex."""
         properties = [*self.extra_before]
         properties += [(self.position_type, name) for name in "xyz"]
@@ -107,7 +104,7 @@ class Ply:
             properties.append((self.label_type, "label"))
         return properties
 
-    def header(self) -> bytes:
+    def header(self):
         """Encode the header."""
         lines = ["ply", f"format {self.format} 1.0", *self.comments]
         lines.append(f"element vertex {self.counts.get('vertex', len(self.positions))}")
@@ -122,7 +119,7 @@ class Ply:
             lines += [f"element {self.last_element} 1", "property int number"]
         return self.newline.join([*lines, "end_header", ""]).encode()
 
-    def records(self) -> list[list[tuple[str, float]]]:
+    def records(self):
         """List type and value of each number in the body, record by record."""
         types = [kind for kind, _ in self.properties()]
         records = []
@@ -144,7 +141,7 @@ class Ply:
             records.append([("int", 1)])
         return records
 
-    def encode(self) -> bytes:
+    def encode(self):
         """Encode the whole file."""
         if self.format == "ascii":
             body = self._encode_as_text()
@@ -152,14 +149,14 @@ class Ply:
             body = self._encode_as_binary()
         return self.header() + body + self.tail
 
-    def _encode_as_text(self) -> bytes:
+    def _encode_as_text(self):
         text = ""
         for record in self.records():
             words = [repr(_cast(kind, value)) for kind, value in record]
             text += " ".join(words) + self.newline
         return text.encode()
 
-    def _encode_as_binary(self) -> bytes:
+    def _encode_as_binary(self):
         layout = "<" if self.format == "binary_little_endian" else ">"
         values = []
         for record in self.records():
@@ -169,15 +166,13 @@ class Ply:
         return struct.pack(layout, *values)
 
 
-def _cast(kind: str, value: float) -> float:
+def _cast(kind, value):
     if kind in {"float", "double"}:
         return float(value)
     return int(value)
 
 
-def segments_file(
-    ids: Any = SEGMENT_IDS, *, newline: str = "\r\n", scene_id: str = SCENE_ID, space: str = ""
-) -> bytes:
+def segments_file(ids=SEGMENT_IDS, *, newline="\r\n", scene_id=SCENE_ID, space=""):
     """Encode a `.segs.json`.
 
     Args:
@@ -201,9 +196,7 @@ def segments_file(
     return newline.join(lines).encode()
 
 
-def aggregation_file(
-    groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: str = SCENE_ID
-) -> bytes:
+def aggregation_file(groups=GROUPS, *, newline="\r\n", scene_id=SCENE_ID):
     """Encode an `.aggregation.json`."""
     document = {
         "sceneId": f"scannet.{scene_id}",
@@ -214,9 +207,7 @@ def aggregation_file(
     return json.dumps(document, separators=("," + newline, ": ")).encode()
 
 
-def info_file(
-    *lines: str, newline: str = "\r\n", alignment: Sequence[float] | None = ALIGNMENT
-) -> bytes:
+def info_file(*lines, newline="\r\n", alignment=ALIGNMENT):
     """Encode a `.txt` with these lines at its end; `alignment=None` leaves `axisAlignment` out."""
     all_lines = ["numDepthFrames = 12", *lines]
     if alignment:
@@ -225,7 +216,7 @@ def info_file(
     return "".join(line + newline for line in all_lines).encode()
 
 
-def group(number: Any, segments: Any, label: Any, object_id: Any = None) -> dict[str, Any]:
+def group(number, segments, label, object_id=None):
     """Make an entry of `segGroups`."""
     return {
         "id": number,
@@ -243,21 +234,19 @@ _DEFAULT = {
 }
 
 
-def read_bytes(read: Callable[[Path], Any], data: bytes) -> Any:
+def read_bytes(read, data):
     """Call a reader with a temporary file that has this content."""
     with tempfile.NamedTemporaryFile(prefix="scene0000_00.") as file:
         Path(file.name).write_bytes(data)
         return read(Path(file.name))
 
 
-def read_raw(kind: FileKind, data: bytes) -> Any:
+def read_raw(kind, data):
     """Read a raw file of one kind that has this content."""
     return read_bytes(partial(read_raw_file, kind), data)
 
 
-def write_tiny(
-    raw_dir: Path, files: dict[str, bytes | None] | None = None, scene_id: str = SCENE_ID
-) -> RawScene:
+def write_tiny(raw_dir, files=None, scene_id=SCENE_ID):
     """Write the tiny scene.
 
     Args:
@@ -275,18 +264,18 @@ def write_tiny(
 
 
 def process_tiny(
-    raw_dir: Path,
-    files: dict[str, bytes | None] | None = None,
+    raw_dir,
+    files=None,
     *,
-    split: Split = Split.TRAIN,
-    scene_id: str = SCENE_ID,
-    **options: Any,
-) -> ProcessedScene:
+    split=Split.TRAIN,
+    scene_id=SCENE_ID,
+    **options,
+):
     """Write the tiny scene as `write_tiny` does, and process it with these `ProcessOptions`."""
     return process_written(write_tiny(raw_dir, files, scene_id), split, **options)
 
 
-def process_written(scene: RawScene, split: Split = Split.TRAIN, **options: Any) -> ProcessedScene:
+def process_written(scene, split=Split.TRAIN, **options):
     """Process a scene, and return what is read from its encoded form."""
     made = process_scene(scene, split, ProcessOptions(**options), builtin_label_map())
     parsed = parse_processed(b"".join(encode_processed(made)), f"{scene.scene_id}.npz")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +49,7 @@ class Stored:
     paths: tuple[Path, ...]
 
 
-def make_folder(root: Path) -> Path:
+def make_folder(root):
     """Process synthetic scenes of the sizes above into a folder, beside their raw tree."""
     for scene_id, vertices in SIZES.items():
         write_release(root / "ScanNet", [scene_id], vertices=vertices)
@@ -59,19 +58,19 @@ def make_folder(root: Path) -> Path:
     return root / "processed"
 
 
-def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
+def process_into(raw_dir, folder):
     options = ProcessOptions(scannet200=True, faces=True)
     return process.run(process.plan(raw_dir, folder, options), jobs=1)
 
 
-def pack_into(folder: Path, path: Path) -> Path:
+def pack_into(folder, path):
     """Pack a processed folder."""
     pack.run(folder, path)
     return path
 
 
 @contextmanager
-def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
+def store(kind, folder, target):
     """Copy or pack the scenes of a processed folder into another one, or serve them from there."""
     target.mkdir()
     if kind == "folder":
@@ -88,7 +87,7 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
             yield Stored(kind, f"{server.origin}/{path.name}", (path,))
 
 
-def check_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def check_same(actual, expected):
     """Check keys, their order, types and values. Arrays may be NumPy's or PyTorch's."""
     assert list(actual) == list(expected)
     for key, expected_value in expected.items():
@@ -98,7 +97,7 @@ def check_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
             _check_same_array(np.asarray(actual[key]), np.asarray(expected_value), key)
 
 
-def _check_same_array(actual: Any, expected: Any, key: str) -> None:
+def _check_same_array(actual, expected, key):
     assert actual.dtype == expected.dtype, key
     assert actual.shape == expected.shape, key
     if actual.dtype.hasobject:
@@ -108,17 +107,17 @@ def _check_same_array(actual: Any, expected: Any, key: str) -> None:
         assert actual.tobytes() == expected.tobytes(), key
 
 
-def draw(sample: dict[str, Any], generator: np.random.Generator) -> list[int]:
+def draw(sample, generator):
     """Transform that returns three numbers of the generator."""
     return generator.integers(0, 1 << 30, 3).tolist()
 
 
-def draw_in_sample(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+def draw_in_sample(sample, generator):
     """Transform that adds a number of the generator to the sample."""
     return sample | {"drawn": int(generator.integers(0, 1 << 30))}
 
 
-def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+def fail_on_third_scene(sample, generator):
     if sample["scene_id"] == "scene0000_02":
         raise ZeroDivisionError("no such voxel")
     return sample

@@ -36,7 +36,7 @@ POSIX_FUNCTIONS = (
 )
 
 
-def main() -> None:
+def main():
     for name in POSIX_MODULES:
         sys.modules[name] = None  # type: ignore[assignment] - makes importing it fail
     for name in POSIX_FUNCTIONS:

@@ -13,17 +13,17 @@ from typing import NamedTuple
 from scannet_prep.errors import FileError, OutputError
 
 
-def multiply(task: int, context: int | DiesWhileStarting) -> int:
+def multiply(task, context):
     factor = context if isinstance(context, int) else context.count
     return task * factor
 
 
-def measure_context(task: int, context: tuple[object, bytes]) -> int:
+def measure_context(task, context):
     _, data = context
     return len(data)
 
 
-def kill_self_if_negative(task: int, context: Path) -> int:
+def kill_self_if_negative(task, context):
     """Die as if killed by the kernel's out-of-memory killer, and count how often in a file."""
     if task < 0:
         with (context / f"{task}").open("a") as file:
@@ -32,11 +32,11 @@ def kill_self_if_negative(task: int, context: Path) -> int:
     return task
 
 
-def fail(task: int, context: str) -> int:
+def fail(task, context):
     raise ZeroDivisionError(f"{context} {task}")
 
 
-def sleep_and_tell(task: float, context: Path) -> float:
+def sleep_and_tell(task, context):
     """Create a file named after the process id, then sleep for `task` seconds."""
     (context / f"{os.getpid()}").touch()
     time.sleep(task)
@@ -84,11 +84,11 @@ def act(task, context):
 class DiesWhileStarting:
     """A context that kills the first `count` workers that receive it."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder, count):
         self.folder = folder
         self.count = count
 
-    def __setstate__(self, state: dict[str, object]) -> None:
+    def __setstate__(self, state):
         self.__dict__.update(state)
         dead_workers = list(self.folder.iterdir())
         if len(dead_workers) < self.count:
@@ -96,7 +96,7 @@ class DiesWhileStarting:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def count_reads(*words: str) -> dict[str, int]:
+def count_reads(*words):
     """Run a command in this process, and count how often it opens each file for reading.
 
     Scenes are made in this process, too. The hook cannot be removed, so call this in a process of
@@ -107,9 +107,9 @@ def count_reads(*words: str) -> dict[str, int]:
     """
     from commands import run_main  # slow: most workers need not import it
 
-    counts: Counter[str] = Counter()
+    counts = Counter()
 
-    def note(event: str, arguments: tuple[object, ...]) -> None:
+    def note(event, arguments):
         if event != "open":
             return
         path, mode, flags = arguments
@@ -124,6 +124,6 @@ def count_reads(*words: str) -> dict[str, int]:
     return dict(counts)
 
 
-def update_environment(variables: dict[str, str], _worker: int) -> None:
+def update_environment(variables, _worker):
     """Set variables of the environment in a worker of a loader, before it reads."""
     os.environ.update(variables)
