@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -124,5 +125,6 @@ class _Descriptor:
     def __init__(self, number: int) -> None:
         self.number = os.dup(number)
 
-    def __del__(self) -> None:
-        os.close(self.number)
+    # The function is bound here, because the module may be gone when the program ends.
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        _close(self.number)
