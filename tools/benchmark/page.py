@@ -15,7 +15,6 @@ from usage import run_ours
 from benchmark.scenes import make_processed
 
 _ARGUMENTS = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
-_WINDOW = {"width": 1280, "height": 800}
 # The page of so few vertices shows what everything but the scene takes.
 _SMALL_VERTEX_COUNT = 500
 
@@ -47,7 +46,7 @@ def measure(
 
 def _open_page(browser: Browser, path: Path) -> float:
     """Open a page, and return after how many seconds its picture is complete."""
-    page = browser.new_page(viewport=_WINDOW)  # type: ignore[arg-type]
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.goto(path.as_uri())
     page.wait_for_selector("canvas[aria-busy=false]")
     milliseconds: float = page.evaluate("performance.now()")
