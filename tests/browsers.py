@@ -1,5 +1,7 @@
 """Pages in a real browser: Chromium without a display, drawing in software."""
 
+import multiprocessing
+
 import pytest
 from extras import find_program
 
@@ -61,6 +63,11 @@ def browser():
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()
+        # Forked workers of a DataLoader have inherited the pipe to the driver of the browser, which
+        # ends only when nobody has it open.
+        for worker in multiprocessing.active_children():
+            worker.kill()
+            worker.join()
 
 
 @pytest.fixture
