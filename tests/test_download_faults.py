@@ -417,13 +417,18 @@ def test_server_that_admits_few_requests_receives_few(small_release, tmp_path):
         last_served_s = now_s
         return []
 
-    with ReleaseServer(folder, faults=[reject_early], request_latency_s=0.002) as server:
-        patience = replace(PATIENCE, first_pause_s=0.01)
-        report = fetch(server, tmp_path, scene_ids, jobs=8, patience=patience)
-        rejected = [request for request in server.requests() if request.faults]
-    assert not report.failures
-    # Of 41 files. Without pauses, there would be a thousand.
-    assert len(rejected) < 10 * 41
+    counts = []
+    for number in range(3):
+        with ReleaseServer(folder, faults=[reject_early], request_latency_s=0.002) as server:
+            patience = replace(PATIENCE, first_pause_s=0.01)
+            report = fetch(server, tmp_path / f"{number}", scene_ids, jobs=8, patience=patience)
+            counts.append(sum(1 for request in server.requests() if request.faults))
+        assert not report.failures
+        if counts[-1] < 5 * 41:
+            break
+    # Of 41 files. Pauses are random: one run in twelve is above. Without them, there would be a
+    # thousand.
+    assert min(counts) < 5 * 41
 
 
 def test_no_request_is_made_during_a_pause_that_the_server_requests(server, tmp_path):
