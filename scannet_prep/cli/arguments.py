@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
@@ -16,7 +16,6 @@ from scannet_prep.release.scene import Split
 if TYPE_CHECKING:
     from scannet_prep.stages.selection import Selection
 
-Parsed = TypeVar("Parsed")
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 
 
