@@ -25,6 +25,7 @@ ON_LEFT = (0, 200, CHAIR, 0.9)
 ON_RIGHT = (200, 400, CHAIR, 0.8)
 ON_DESK = (400, 600, TABLE, 0.7)
 ON_BOTH_CHAIRS = (0, 400, CHAIR, 0.9)
+HALVES = [(0, 100, CHAIR, 0.9), (100, 200, CHAIR, 0.8)]
 
 
 def judge(*masks):
@@ -44,12 +45,16 @@ def judge(*masks):
         ([ON_BOTH_CHAIRS, ON_DESK], [MERGED, MERGED, MATCHED], [MERGED, MATCHED]),
         # A mask that merges a matched instance leaves it matched.
         ([(0, 310, CHAIR, 0.9)], [MATCHED, MERGED, MISSED], [MATCHED]),
-        ([(0, 100, CHAIR, 0.9), (100, 200, CHAIR, 0.8)], [SPLIT, MISSED, MISSED], [SPLIT, SPLIT]),
+        ([*HALVES], [SPLIT, MISSED, MISSED], [SPLIT, SPLIT]),
         # The same part twice covers no more than half.
         ([(0, 100, CHAIR, 0.9), (0, 100, CHAIR, 0.8)], [MISSED] * 3, [FALSE, FALSE]),
         # A part of a matched instance.
         ([ON_LEFT, (0, 100, CHAIR, 0.5)], [MATCHED, MISSED, MISSED], [MATCHED, FALSE]),
         ([ON_LEFT, (0, 200, CHAIR, 0.5)], [MATCHED, MISSED, MISSED], [MATCHED, FALSE]),
+        # Of two reasons, the stronger one is shown: another class, then merged, then split.
+        ([(0, 200, TABLE, 0.9), ON_BOTH_CHAIRS], [WRONG, MERGED, MISSED], [WRONG, MERGED]),
+        ([(0, 200, TABLE, 0.9), *HALVES], [WRONG, MISSED, MISSED], [WRONG, FALSE, FALSE]),
+        ([ON_BOTH_CHAIRS, *HALVES], [MERGED, MERGED, MISSED], [MERGED, FALSE, FALSE]),
         # These do not count: small masks, masks of a wall, masks that lie mostly on a wall.
         ([(0, 99, TABLE, 0.9)], [MISSED] * 3, [None]),
         ([(600, 800, 0, 0.9)], [MISSED] * 3, [None]),
