@@ -20,37 +20,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from scannet_prep.base.files import (
     check_is_folder,
     have_sizes,
-    make_directory,
-    remove_temporaries,
-    write_if_changed,
-    writing,
 )
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.workers import run_tasks
-from scannet_prep.errors import FileError, MissingFileError, OutputError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.frames.extraction import extract_scene, measure_sources
 from scannet_prep.frames.options import STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import find_raw_scenes, repair_hint
-from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
+from scannet_prep.release.files import NOTICE_NAME
 from scannet_prep.release.label_map import LabelMap, label_map_for
 from scannet_prep.release.scene import SceneId
+from scannet_prep.stages import scene_run
 from scannet_prep.stages.selection import (
     FAILED_NAME,
     SceneTask,
     Selection,
     select_scenes,
-    write_failed_list,
 )
 
-_WORK_NAME = ".scannet-prep-work"
-_HINT_CHANGED = "run the same command again"
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_STREAMS = (
     "download those of some scenes, with --types .sens --scenes: all of them have 1.2 TB, each "
@@ -85,6 +80,14 @@ class FramesContext:
     work_dir: Path
 
 
+class FramesManifest(msgspec.Struct, frozen=True):
+    """What a folder holds: the records of its scenes."""
+
+    scenes: Mapping[str, FramesRecord] = {}
+    failures: Mapping[str, Finding] = {}
+    unfinished: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class FramesPlan:
     """The work of one run; making the plan writes nothing.
@@ -93,6 +96,7 @@ class FramesPlan:
         raw_dir: The raw tree.
         out_dir: The folder for the frames.
         context: What all scenes share.
+        before: What the folder holds.
         tasks: The scenes to extract.
         kept: The records of selected scenes that are up to date.
         without_stream: Scenes that were not named, and have neither a sensor stream nor frames.
@@ -102,6 +106,7 @@ class FramesPlan:
     raw_dir: Path
     out_dir: Path
     context: FramesContext
+    before: FramesManifest
     tasks: tuple[SceneTask, ...]
     kept: tuple[FramesRecord, ...]
     without_stream: tuple[str, ...]
@@ -157,7 +162,8 @@ def plan(
     """
     selection = selection or Selection()
     check_is_folder(out_dir)
-    records = _read_records(out_dir)
+    before = _read_manifest(out_dir)
+    records = {SceneId(name): record for name, record in before.scenes.items()}
     chosen = _choose_options(out_dir, options or {}, records)
     label_map = label_map_for(raw_dir)
 
@@ -194,7 +200,8 @@ def plan(
     return FramesPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
-        context=FramesContext(chosen, label_map, out_dir / _WORK_NAME),
+        context=FramesContext(chosen, label_map, out_dir / scene_run.WORK_NAME),
+        before=before,
         tasks=tuple(tasks),
         kept=tuple(kept),
         without_stream=tuple(sorted(raw_scenes.keys() - candidates)),
@@ -202,9 +209,10 @@ def plan(
     )
 
 
-def _read_records(out_dir: Path) -> dict[SceneId, FramesRecord]:
+def _read_manifest(out_dir: Path) -> FramesManifest:
     """Read the records of all scenes of a folder."""
-    return {scene_id: read_record(path) for scene_id, path in find_records(out_dir).items()}
+    paths = find_records(out_dir)
+    return FramesManifest({str(scene_id): read_record(path) for scene_id, path in paths.items()})
 
 
 def _choose_options(
@@ -290,87 +298,39 @@ def run(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> FramesReport:
-    """Extract the scenes of a plan. A bad one stops no other.
-
-    Args:
-        plan: From `plan`.
-        jobs: Number of worker processes.
-        progress: Advanced by each scene.
-        executor: Does the work instead of worker processes; its workers see the same folders under
-            the same names.
-
-    Raises:
-        OutputError: The folder cannot be written to, or the disk is full.
-        OutputError: Another run is writing into the folder, or has changed it since the plan was
-            made.
-        WorkerDiedError: Worker processes cannot be started.
-    """
-    progress = progress or Progress()
-    context = plan.context
-    make_directory(plan.out_dir)
-    with run_lock(plan.out_dir):
-        # Another run may have written into the folder since the plan was made.
-        records = _read_records(plan.out_dir)
-        if any(record.options != context.options for record in records.values()):
-            raise OutputError(f"{plan.out_dir}: another run has changed it", _HINT_CHANGED)
-        _remove_leftovers(plan)
-        made: dict[str, FramesRecord] = {}
-        failures = {failure.scene_id: failure for failure in plan.failures}
-        if plan.tasks:
-            write_if_changed(plan.out_dir / NOTICE_NAME, NOTICE_TEXT.encode())
-            make_directory(context.work_dir)
-        try:
-            with progress.work("frames", len(plan.tasks) + len(plan.kept), "scenes"):
-                progress.advance(len(plan.kept))
-                for task, outcome in run_tasks(
-                    make_scene_folder, plan.tasks, context, jobs, executor
-                ):
-                    if isinstance(outcome, Finding):
-                        failures[str(task.scene_id)] = outcome
-                    else:
-                        made[str(task.scene_id)], work_path = outcome
-                        _move_in(work_path, task.path)
-                    progress.advance()
-        finally:
-            write_failed_list(plan.out_dir, failures)
-            _remove_leftovers(plan)
-    extracted = [*made.values(), *plan.kept]
+    """Extract the scenes of a plan; arguments and errors are those of `scene_run.run`."""
+    work = scene_run.RunPlan(
+        stage=_STAGE,
+        source=plan.raw_dir,
+        out_dir=plan.out_dir,
+        about=plan.context.options.text,
+        context=plan.context,
+        before=plan.before,
+        head=FramesManifest(),
+        tasks=plan.tasks,
+        kept=tuple(str(record.scene_id) for record in plan.kept),
+        failures=plan.failures,
+    )
+    report = scene_run.run(work, jobs=jobs, progress=progress, executor=executor)
+    extracted = [report.manifest.scenes[name] for name in (*report.made, *report.kept)]
     return FramesReport(
         out_dir=plan.out_dir,
-        made=tuple(sorted(made)),
-        kept=tuple(str(record.scene_id) for record in plan.kept),
-        failures=tuple(failure for _, failure in sorted(failures.items())),
+        made=report.made,
+        kept=report.kept,
+        failures=report.failures,
         frames=sum(len(record.frames) for record in extracted),
         lost_frames=sum(len(record.lost) for record in extracted),
         size_bytes=sum(record.size_bytes for record in extracted),
     )
 
 
-def _remove_leftovers(plan: FramesPlan) -> None:
-    """Remove the work folder, and temporary files of notices and lists."""
-    shutil.rmtree(plan.context.work_dir, ignore_errors=True)
-    remove_temporaries(plan.out_dir)
-
-
-def _move_in(work_path: Path, path: Path) -> None:
-    """Move the folder of a scene to its final name.
-
-    Raises:
-        OutputError: It cannot be moved.
-    """
-    outdated_path = work_path.with_name(f"{work_path.name}-outdated")
-    with writing(path):
-        if path.exists():
-            path.replace(outdated_path)
-        work_path.replace(path)
-    shutil.rmtree(outdated_path, ignore_errors=True)
-
-
-def make_scene_folder(task: SceneTask, context: FramesContext) -> tuple[FramesRecord, Path]:
+def make_scene_folder(
+    task: SceneTask, context: FramesContext
+) -> tuple[dict[Path, Path], FramesRecord]:
     """Extract a scene into the work folder, in a worker. If it fails, its files are removed.
 
     Returns:
-        Its record, and the folder.
+        The folder by its final name, and its record.
 
     Raises:
         FileError: A source is missing or damaged, or something is in the way of its folder.
@@ -391,4 +351,9 @@ def make_scene_folder(task: SceneTask, context: FramesContext) -> tuple[FramesRe
         if isinstance(error, FileError) and not error.hint:
             raise type(error)(error.path, error.problem, repair_hint(error.path)) from None
         raise
-    return record, work_path
+    return {task.path: work_path}, record
+
+
+_STAGE = scene_run.Stage(
+    name="frames", make=make_scene_folder, read=_read_manifest, write=lambda _, __: None
+)

@@ -1,0 +1,280 @@
+"""A run that makes scenes, one by one: what `process`, `export` and `frames` have in common.
+
+    task --> a worker: Stage.make --> files under temporary names, entry
+         --> the run itself: final names, manifest, failed.txt
+
+The manifest of the folder is written before a scene changes, every few seconds, and at the end. A
+run that is killed leaves it without the scenes that are not finished; the next one makes them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from scannet_prep.base.files import (
+    check_space,
+    make_directory,
+    put_in_place,
+    remove_temporaries,
+    write_if_changed,
+    writing,
+)
+from scannet_prep.base.findings import Finding, sort_findings
+from scannet_prep.base.lock import run_lock
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.workers import run_tasks
+from scannet_prep.errors import OutputError
+from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
+from scannet_prep.release.scene import SceneId
+from scannet_prep.stages.selection import write_failed_list
+
+Context = TypeVar("Context")
+
+WORK_NAME = ".scannet-prep-work"
+"""A folder in the output folder for folders that are not finished; removed at the end."""
+
+_SAVE_INTERVAL_S = 5.0
+_HINT_CHANGED = "run the same command again"
+
+
+def find_nothing(*_: Any) -> list[Any]:  # noqa: ANN401 - any arguments
+    """Return an empty list."""
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How a command makes scenes.
+
+    A manifest is a msgspec struct with `scenes`, the entries of the finished scenes by id;
+    `failures`, the Findings by scene id; and `unfinished`, the ids of scenes still to be made.
+
+    Attributes:
+        name: The name of the command.
+        make: Makes a scene of task and context, in a worker; a function of a module. Returns the
+            temporary names of its files or folders, by final name, and its entry.
+        read: Reads the manifest of a folder; an empty one if it has none.
+        write: Writes the manifest of a folder.
+        find_outdated: Lists earlier versions of a scene, which are removed, by its task and its
+            outcome.
+        finish: Called with plan and manifest when all tasks are done; returns remarks.
+    """
+
+    name: str
+    make: Callable[[Any, Any], tuple[Mapping[Path, Path], Any]]
+    read: Callable[[Path], Any]
+    write: Callable[[Path, Any], None]
+    find_outdated: Callable[[Any, Any], Iterable[Path]] = find_nothing
+    finish: Callable[[Any, Any], Sequence[Finding]] = find_nothing
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan(Generic[Context]):
+    """The work of one run; making the plan writes nothing.
+
+    Attributes:
+        stage: How scenes are made.
+        source: The place that they are made from, for messages.
+        out_dir: The output folder.
+        about: The options in words.
+        context: What all tasks share.
+        before: The manifest of the folder.
+        head: The manifest of the run, without scenes.
+        tasks: The scenes to make, each with `scene_id`, `source` and `reason`.
+        kept: Scenes that stay as they are.
+        failures: Selected scenes that cannot be made.
+        notes: Remarks.
+        has_all: Whether all scenes were selected.
+        needed_bytes: Space on the disk that the scenes need, as far as it is known.
+    """
+
+    stage: Stage
+    source: str | Path
+    out_dir: Path
+    about: str
+    context: Context
+    before: Any
+    head: Any
+    tasks: tuple[Any, ...]
+    kept: tuple[str, ...]
+    failures: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    has_all: bool = False
+    needed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The result of a run.
+
+    Attributes:
+        out_dir: The output folder.
+        made: Scenes that were made.
+        kept: Scenes that stayed as they were.
+        failures: Scenes that could not be made.
+        notes: Remarks.
+        manifest: The manifest of the folder.
+    """
+
+    out_dir: Path
+    made: tuple[str, ...]
+    kept: tuple[str, ...]
+    failures: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    manifest: Any
+
+
+def run(
+    plan: RunPlan[Any],
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+) -> RunReport:
+    """Make the scenes of a plan. A bad one stops no other.
+
+    Args:
+        plan: The plan.
+        jobs: Number of worker processes.
+        progress: Advanced by each scene.
+        executor: Does the work instead of worker processes. Its workers see the same folders under
+            the same names.
+
+    Raises:
+        OutputError: The folder cannot be written to, or the disk has not enough space.
+        OutputError: Another run is writing into the folder, or has changed it since the plan was
+            made.
+        WorkerDiedError: Worker processes cannot be started.
+    """
+    progress = progress or Progress()
+    out_dir = plan.out_dir
+    make_directory(out_dir)
+    with run_lock(out_dir):
+        if plan.stage.read(out_dir) != plan.before:
+            raise OutputError(f"{out_dir}: another run has changed it", _HINT_CHANGED)
+        check_space(out_dir, plan.needed_bytes)
+        _remove_leftovers(out_dir)
+        # Own scenes do not derive from ScanNet.
+        if any(SceneId.is_of_release(task.scene_id) for task in plan.tasks):
+            write_if_changed(out_dir / NOTICE_NAME, NOTICE_TEXT.encode())
+        record = _RunState(plan)
+        record.save()
+        try:
+            with progress.work(plan.stage.name, len(plan.kept) + len(plan.tasks), "scenes"):
+                progress.advance(len(plan.kept))
+                for task, outcome in run_tasks(
+                    plan.stage.make, plan.tasks, plan.context, jobs, executor
+                ):
+                    record.settle(task, outcome)
+                    progress.advance()
+            notes = plan.stage.finish(plan, record.manifest)
+        finally:
+            record.save()
+            _remove_leftovers(out_dir)
+    return RunReport(
+        out_dir=out_dir,
+        made=tuple(sorted(record.made)),
+        kept=plan.kept,
+        failures=sort_findings([*plan.failures, *record.new_failures]),
+        notes=(*plan.notes, *notes),
+        manifest=record.manifest,
+    )
+
+
+def _remove_leftovers(out_dir: Path) -> None:
+    """Remove what workers that were lost have left."""
+    shutil.rmtree(out_dir / WORK_NAME, ignore_errors=True)
+    remove_temporaries(out_dir, *out_dir.glob("*"), *out_dir.glob("*/*"))
+
+
+class _RunState:
+    """What the manifest lists while a run makes scenes.
+
+    Args:
+        plan: The plan of the run.
+    """
+
+    def __init__(self, plan: RunPlan[Any]) -> None:
+        self.made: list[str] = []
+        self.new_failures: list[Finding] = []
+        self._plan = plan
+        self._unfinished = {str(task.scene_id) for task in plan.tasks}
+        self._scenes = {
+            name: entry
+            for name, entry in plan.before.scenes.items()
+            if name not in self._unfinished
+        }
+        self._failures = {failure.scene_id: failure for failure in plan.failures}
+        # It may be a folder that is no scene.
+        self._failures.pop("", None)
+        # A run for all scenes finds out anew which of them exist, and which fail.
+        if not plan.has_all:
+            self._failures = {**plan.before.failures, **self._failures}
+            self._unfinished.update(plan.before.unfinished)
+        self._saved = plan.before
+        self._saved_s = 0.0
+
+    @property
+    def manifest(self) -> Any:  # noqa: ANN401 - of any stage
+        """The manifest as it is now."""
+        return msgspec.structs.replace(
+            self._plan.head,
+            scenes=dict(sorted(self._scenes.items())),
+            failures=dict(self._failures),
+            unfinished=tuple(sorted(self._unfinished)),
+        )
+
+    def settle(self, task: Any, outcome: Any) -> None:  # noqa: ANN401 - of any stage
+        """Give the files of a scene their final names, or note its failure."""
+        name = str(task.scene_id)
+        self._unfinished.discard(name)
+        if isinstance(outcome, Finding):
+            self._failures[name] = outcome
+            self.new_failures.append(outcome)
+        else:
+            temporary_paths, self._scenes[name] = outcome
+            for path, temporary_path in temporary_paths.items():
+                _put_in_place(temporary_path, path)
+            self._failures.pop(name, None)
+            self.made.append(name)
+        for path in self._plan.stage.find_outdated(task, outcome):
+            with suppress(OSError):  # what the manifest does not list does not count
+                path.unlink()
+        if time.monotonic() > self._saved_s + _SAVE_INTERVAL_S:
+            self.save()
+
+    def save(self) -> None:
+        """Write the manifest and `failed.txt`, if they have changed."""
+        manifest = self.manifest
+        if manifest != self._saved:
+            self._plan.stage.write(self._plan.out_dir, manifest)
+        write_failed_list(self._plan.out_dir, self._failures)
+        self._saved = manifest
+        self._saved_s = time.monotonic()
+
+
+def _put_in_place(temporary_path: Path, path: Path) -> None:
+    """Give a file or a folder its final name.
+
+    Raises:
+        OutputError: It cannot be renamed.
+    """
+    if not temporary_path.is_dir():
+        put_in_place(temporary_path, path)
+        return
+    # A folder cannot replace another one.
+    outdated_path = temporary_path.with_name(f"{temporary_path.name}-outdated")
+    with writing(path):
+        if path.exists():
+            path.replace(outdated_path)
+        temporary_path.replace(path)
+    shutil.rmtree(outdated_path, ignore_errors=True)
