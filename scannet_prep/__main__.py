@@ -45,10 +45,10 @@ def main() -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from scannet_prep.cli.main import main as run
 
-        status = run()
-        _ignore_signals()
+        # An interrupt of a command that has ended would write a second result.
+        status = run(before_result=_ignore_signals)
     except KeyboardInterrupt:
-        # The command handles interrupts itself. This one came before it started or after it ended.
+        # The command handles interrupts itself. This one came before it started.
         _ignore_signals()
         from scannet_prep.cli.console import Console
 

@@ -43,6 +43,8 @@ VERTEX_BYTES = 18
 
 PYTHON = sys.executable
 COMMAND = [PYTHON, "-W", "error", "-m", "scannet_prep"]
+# As users start it.
+PLAIN_COMMAND = [PYTHON, "-m", "scannet_prep"]
 # Commands that start a worker process unless they get `--jobs 1`.
 _COMMANDS_WITH_WORKERS = {"process", "verify", "export", "frames"}
 # For tests of full disks: a module that is written by halves must not stay in Python's cache.
@@ -203,10 +205,10 @@ def run_command(*words, environment=None, **options):
     return outcome
 
 
-def start_command(*words, before=(), **options):
+def start_command(*words, before=(), command=COMMAND, **options):
     """Start the command in a new session; `before` are the words of a program that starts it."""
     return subprocess.Popen(
-        [*before, *COMMAND, *map(str, words)],
+        [*before, *command, *map(str, words)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

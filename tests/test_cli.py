@@ -323,6 +323,26 @@ def test_interrupted_command_exits_with_130_and_one_line(body, stdout):
     assert outcome == Outcome(130, stdout=stdout, stderr=INTERRUPTED)
 
 
+def test_interrupt_after_the_result_writes_no_second_one(whole_dir):
+    program = """if True:
+        import os, signal, sys
+        from scannet_prep.__main__ import main
+        class Stream:
+            def __getattr__(self, name):
+                return getattr(sys.__stdout__, name)
+            def write(self, text):
+                sys.__stdout__.write(text)
+                os.kill(os.getpid(), signal.SIGINT)
+        sys.stdout = Stream()
+        sys.exit(main())
+    """
+
+    done = run_words(PYTHON, "-c", program, "info", whole_dir / "processed", "--json")
+
+    assert (done.status, done.stderr) == (0, "")
+    assert done.json["exit_status"] == 0
+
+
 def test_exit_at_once_prints_its_line_below_the_progress_bar():
     program = """if True:
         import sys, time

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from archives import flip_scene
-from commands import limited, run_main, start_command, wait_until_gone
+from commands import PLAIN_COMMAND, limited, run_main, start_command, wait_until_gone
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep import official_scenes
@@ -123,9 +123,12 @@ def test_ended_run_leaves_whole_files_and_the_same_command_continues(
 ):
     dice = random.Random(command)
     words = words_of(command, sources, output)
+    # A run that was faster than its signal leaves an archive, which the next one replaces.
+    words = (*words, *(("--force",) if command == "pack" else ()))
+    jobs = ("--jobs", "2") if command in WITH_JOBS else ()
     # An interrupt while Python starts is Python's own.
     for enough in (0, 1, 2) if number == signal.SIGKILL else (1, 2):
-        run = start_command(*words, "--json", *(("--jobs", "2") if command in WITH_JOBS else ()))
+        run = start_command(*words, "--json", *jobs, command=PLAIN_COMMAND)
         count = len(whole_files(output)) + enough
         while len(whole_files(output)) < count and run.poll() is None:
             time.sleep(0.002)
@@ -134,8 +137,7 @@ def test_ended_run_leaves_whole_files_and_the_same_command_continues(
             os.killpg(run.pid, number)
         stdout, stderr = run.communicate(timeout=30)
         wait_until_gone(run.pid)
-        # An interrupt while the last workers end leaves a warning, which is an error here only.
-        assert "Traceback" not in stderr or "ResourceWarning: subprocess" in stderr
+        assert "Traceback" not in stderr
         assert whole_files(output).items() <= expected[command][0].items()
         if run.returncode == 0:  # the run was faster than the signal
             break
@@ -143,7 +145,7 @@ def test_ended_run_leaves_whole_files_and_the_same_command_continues(
             assert json.loads(stdout)["exit_status"] == run.returncode == 130
             assert "run the same command again" in stderr
 
-    outcome = run_main(*words, *(("--force",) if command == "pack" else ()))
+    outcome = run_main(*words)
     assert outcome.status == 0, outcome.stderr
     # Temporary files would show up here, too.
     assert files_in(output) == expected[command][0]

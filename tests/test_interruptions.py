@@ -11,6 +11,7 @@ from commands import run_main, start_command, wait_until_gone
 
 from scannet_prep import ScanNet, official_scenes, read_processed
 from scannet_prep.base.files import Fingerprint
+from scannet_prep.base.text import count_of
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.release.scene import Split
@@ -71,7 +72,7 @@ def interrupt(words, out_dir, number, new_scenes):
 def test_interrupted_run_for_some_scenes_is_complete_when_it_is_repeated(raw_dir, tmp_path):
     out_dir = tmp_path / "out"
     out_dir.mkdir()
-    words = ("process", raw_dir, "--scenes", *SCENES[:12], "--align-axis")
+    words = ("process", raw_dir, "--scenes", *SCENES[:20], "--align-axis")
     status, _, _ = interrupt(words, out_dir, signal.SIGINT, 1)
     finished = read_manifest(out_dir).scenes
     unfinished = read_manifest(out_dir).unfinished
@@ -79,18 +80,20 @@ def test_interrupted_run_for_some_scenes_is_complete_when_it_is_repeated(raw_dir
     other = run_main("process", raw_dir, "-o", out_dir, "--scenes", SCENES[20])
     left = read_manifest(out_dir).unfinished
     # The options are those of the first run.
-    repeated = run_main("process", raw_dir, "-o", out_dir, "--scenes", *SCENES[:12], "--json")
+    repeated = run_main("process", raw_dir, "-o", out_dir, "--scenes", *SCENES[:20], "--json")
 
     assert status == 130
     assert finished
-    assert {*finished, *unfinished} == {*SCENES[:12]}
+    assert {*finished, *unfinished} == {*SCENES[:20]}
     assert left == unfinished
-    assert f"not finished: {len(unfinished)} scenes of an interrupted run" in other.stdout
+    assert (
+        f"not finished: {count_of(len(unfinished), 'scene')} of an interrupted run" in other.stdout
+    )
     assert repeated.json["kept"] == sorted(finished)
     manifest = read_manifest(out_dir)
     assert manifest.is_complete
     assert manifest.options.align_axis
-    assert {*manifest.scenes} == {*SCENES[:12], SCENES[20]}
+    assert {*manifest.scenes} == {*SCENES[:21]}
 
 
 def test_killed_change_of_options_never_mixes_them(raw_dir, expected_dir, tmp_path):

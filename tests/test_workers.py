@@ -39,9 +39,12 @@ except WorkerDiedError as error:
 # Python runs this file when it starts.
 KILLED_AT_THE_START = """
 import os, pathlib, signal
-folder = pathlib.Path(__file__).parent
-if len(list(folder.glob("dead*"))) < 3:
-    (folder / f"dead{os.getpid()}").touch()
+for number in range(3):
+    try:
+        # Two workers may start at the same time: one of them makes the file.
+        pathlib.Path(__file__).with_name(f"dead{number}").open("x")
+    except FileExistsError:
+        continue
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -56,11 +56,14 @@ _COMMANDS = (
 _COMPLETION = "--print-completion"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, before_result: Callable[[], None] = lambda: None
+) -> int:
     """Run one command, and turn its outcome into an exit status.
 
     Args:
         argv: Arguments without the program's name; those of the process by default.
+        before_result: Called when the command has ended, before its outcome is written.
 
     Returns:
         The exit status.
@@ -85,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             has_progress=not (arguments.no_progress or arguments.quiet),
         )
         outcome: Outcome | None = arguments.run(arguments, console)
+        before_result()
         # None: everything has been shown.
         return 0 if outcome is None else console.show(outcome)
     except KeyboardInterrupt:
@@ -93,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The program that reads the output has ended, for example `| head`.
         return 1
     except Exception as error:  # noqa: BLE001 - reported, with the traceback of a bug
+        before_result()
         return console.interrupted() if _has_interrupt(error) else console.stop(error)
 
 
