@@ -8,13 +8,13 @@ import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scene_problems import find_problems
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 from training_sources import check_same
 
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.annotate import MAX_GROUPS, annotate, measure_groups
 from scannet_prep.processed.scene import encode_processed
-from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.tree import find_raw_scenes
 from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import SceneWarning, WarningKind

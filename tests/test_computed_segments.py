@@ -8,7 +8,6 @@ import pytest
 from commands import TEST, TRAIN, VAL, digests, run_main
 
 from scannet_prep import ScanNet, read_processed
-from scannet_prep.processed.scene import encode_processed
 from scannet_prep.release.files import MESH
 from scannet_prep.superpoints import segment_mesh
 from scannet_prep.synthetic import write_release
@@ -92,21 +91,6 @@ def test_info_and_view_say_which_segments_are_computed(plain, computed, tmp_path
         page = tmp_path / f"{scene_id}.html"
         run_main("view", scene_id, "--source", computed, "-o", page)
         assert ("computed segments" in page.read_text()) is is_computed
-
-
-def test_verify_finds_segments_that_are_not_contiguous(raw, tmp_path):
-    folder = tmp_path / "processed"
-    words = ("--compute-segments", "--scenes", TEST)
-    assert run_main("process", raw, "-o", folder, *words).status == 0
-    path = folder / f"test/{TEST}.npz"
-    scene = read_processed(path)
-    scene.segments[scene.segments == 1] = scene.segments.max() + 1
-    path.write_bytes(b"".join(encode_processed(scene)))
-
-    outcome = run_main("verify", folder)
-
-    assert outcome.status == 3
-    assert "segments hold" in outcome.stderr
 
 
 def test_exports_take_computed_segments_of_test_scenes(computed, tmp_path):

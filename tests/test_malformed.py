@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tiny
 from commands import limited_memory
+from scene_problems import find_problems
 from tiny import Ply
 
 from scannet_prep.errors import AnnotationError, FileError
@@ -28,7 +29,6 @@ from scannet_prep.processed.scene import (
     parse_processed,
     read_processed,
 )
-from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map, read_label_map
 from scannet_prep.release.scene import Split

@@ -10,11 +10,11 @@ import numpy as np
 import oracles
 import pytest
 from extras import REAL_DIR
+from scene_problems import find_problems
 
 from scannet_prep import read_processed
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.tree import find_raw_scenes
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS

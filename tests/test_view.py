@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from commands import TEST, TRAIN, VAL, count_reads_in_new_process, edit_json, ru
 from PIL import Image
 
 from scannet_prep import SCANNET20, read_processed
-from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.check import read_raw_file
 from scannet_prep.release.files import MESH
 from scannet_prep.stages import pack
@@ -240,16 +238,10 @@ def test_damaged_scene_and_empty_place_are_refused(folder, root):
     (folder / "data").unlink()
     shutil.copytree(root / "data", folder / "data")
     path = folder / f"data/processed/val/{VAL}.npz"
-    scene = read_processed(path)
-    points = np.where(scene.points > 1, np.nan, scene.points)
-    damaged = b"".join(encode_processed(replace(scene, points=points)))
-    problems = ((damaged, "points are not all finite"), (damaged[:5000], "data/processed/val"))
-    for content, problem in problems:
-        path.write_bytes(content)
-        outcome = run_main("view", VAL, TRAIN, "-o", "new", cwd=folder)
-        assert outcome.status == 1
-        assert f"{VAL}.npz" in outcome.stderr
-        assert problem in outcome.stderr
+    path.write_bytes(path.read_bytes()[:5000])
+    outcome = run_main("view", VAL, TRAIN, "-o", "new", cwd=folder)
+    assert outcome.status == 1
+    assert f"data/processed/val/{VAL}.npz" in outcome.stderr
     assert list_files(folder) == []
 
     edit_json(folder / "data/processed/manifest.json", lambda value: value["scenes"].clear())

@@ -31,7 +31,6 @@ from scannet_prep.processed.scene import (
     parse_meta,
     parse_processed,
 )
-from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.release.irregularities import summarize_warnings
 from scannet_prep.release.scene import Split
 
@@ -261,14 +260,11 @@ class ProcessedFolder(ProcessedScenes):
         return data
 
     def verify(self, scene_id: str) -> list[Finding]:
-        """Read a scene, check its values, and compare it with the manifest."""
+        """Read a scene, and compare it with the manifest."""
         data = self.read_file(scene_id)
         scene = self.parse(scene_id, data)
-        problems = list(find_problems(scene))
-        # A scene that is wrong by itself cannot match its record either: report one cause once.
-        if not problems:
-            actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-            problems = list(_find_differences(actual, self.entries[scene_id]))[:1]
+        actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+        problems = list(_find_differences(actual, self.entries[scene_id]))[:1]
         path = str(self.file_path(scene_id))
         return [
             Finding(message=problem, subject=path, scene_id=scene_id, hint=DAMAGE_HINT)

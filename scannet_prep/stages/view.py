@@ -23,9 +23,7 @@ from scannet_prep.export.ply import encode_ply
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
 from scannet_prep.predictions.reader import Predictions, find_predictions
-from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import Split
 from scannet_prep.source.place import open_processed
@@ -67,13 +65,9 @@ class Viewing:
         """Read one of the scenes and its predictions, and check them.
 
         Raises:
-            FileError: The scene or a prediction is damaged, has invalid values, or they do not
-                match.
+            FileError: The scene or a prediction is damaged, or they do not match.
         """
         scene = self.place.read(scene_id)
-        problem = next(find_problems(scene), None)
-        if problem is not None:
-            raise FileError(self.place.file_path(scene_id), problem, DAMAGE_HINT)
         viewed = view_scene(scene)
         if self.predictions:
             truth = None
@@ -212,7 +206,7 @@ def run(
     Raises:
         UsageError: The ending is of no kind or of another one, several scenes are to go into one
             file, options do not fit the kind, or a scene has no such colouring.
-        FileError: A scene or a prediction is damaged, has invalid values, or they do not match.
+        FileError: A scene or a prediction is damaged, or they do not match.
         OutputError: A file cannot be written.
     """
     kind, paths = _choose_paths(viewing.scene_ids, output, is_png=is_png)

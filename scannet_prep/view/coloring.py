@@ -175,12 +175,7 @@ def estimate_spacing(points: NDArray[np.floating[Any]]) -> float:
 
 
 def view_scene(scene: ProcessedScene) -> ViewedScene:
-    """Make the colourings of a processed scene.
-
-    Args:
-        scene: The scene. Its points are finite and its faces refer to its vertices, as
-            `find_problems` checks.
-    """
+    """Make the colourings of a processed scene."""
     meta = scene.meta
     colorings = {"rgb": Coloring("colours of the scan", scene.colors)}
     if meta.split != Split.TEST:
