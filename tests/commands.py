@@ -322,6 +322,14 @@ def edit_json(path, change):
     path.write_text(json.dumps(value))
 
 
+def repeat_groups(content):
+    """List every group again, with new ids, as in the release's scene0217_00."""
+    groups = content["segGroups"]
+    count = len(groups)
+    for number in range(count):
+        groups.append(groups[number] | {"id": 1000 + number, "objectId": count + number})
+
+
 def check_one(result, severity, scene_id, file, *words):
     """Check that `verify` had one finding, whose message contains the words, and its status."""
     status, findings = result

@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from commands import SCENES, TEST, TRAIN, VAL, edit_json, raw_file, run_main
+from commands import SCENES, TEST, TRAIN, VAL, edit_json, raw_file, repeat_groups, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import FileError, MissingFileError
@@ -140,7 +140,8 @@ def test_info_counts_processed_scenes_without_opening_them(raw_dir, tmp_path):
     assert "options: --scannet200 --no-align-axis --no-faces --labels-from aggregation" in text
     assert "failures: 1\n" in text
     # Every oddity of the raw files comes once, with the number of its scenes.
-    write_release(tmp_path / "odd", [TRAIN], vertices=600, repeats_groups=[TRAIN])
+    write_release(tmp_path / "odd", [TRAIN], vertices=600)
+    edit_json(raw_file(tmp_path / "odd", ".aggregation.json"), repeat_groups)
     run_main("process", tmp_path / "odd", "-o", tmp_path / "out")
     [warning] = info(tmp_path / "out")["facts"]["warnings"]
     assert "repeat an earlier group exactly" in warning

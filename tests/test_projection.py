@@ -9,7 +9,7 @@ from scannet_prep import ScanNet, read_processed
 from scannet_prep.errors import UsageError
 from scannet_prep.frames import camera_in, project
 from scannet_prep.synthetic import make_scene, write_release
-from scannet_prep.synthetic.frames import make_cameras, render_frames
+from scannet_prep.synthetic.frames import COLOR_CAMERA, DEPTH_CAMERA, render_frames
 from scannet_prep.transforms import Rotate
 
 INTRINSIC = make_intrinsic(50, 60, 15.5, 11.5)
@@ -87,7 +87,6 @@ def test_arguments_of_project_that_cannot_be_used_are_refused(changes, problem):
 
 # Rendered frames: the renderer and the projection must agree.
 
-COLOR, CAMERA = make_cameras()
 SCENE = make_scene("scene0000_00", vertices=8_000)
 
 
@@ -124,7 +123,7 @@ def find_first_surface(pose, target):
 def test_points_are_visible_exactly_where_rays_reach_them(frames, number):
     """At borders of objects, the middle of a pixel may show another surface than its point."""
     frame = frames[number]
-    view = (SCENE.positions, frame.pose, CAMERA.intrinsic, CAMERA.size)
+    view = (SCENE.positions, frame.pose, DEPTH_CAMERA.intrinsic, DEPTH_CAMERA.size)
     in_image, is_inside = project(*view, margin=1)
     _, visible = project(*view, frame.depth)
     compared = {True: 0, False: 0}
@@ -152,8 +151,9 @@ def test_colors_and_labels_of_visible_points_are_those_of_the_images(frames):
     frame = frames[0]
     view = (SCENE.positions, frame.pose)
     # The tolerance is less than the thickness of the rug, which hides a part of the floor.
-    _, is_seen = project(*view, CAMERA.intrinsic, CAMERA.size, frame.depth, tolerance=0.01)
-    pixels, is_inside = project(*view, COLOR.intrinsic, COLOR.size)
+    camera = DEPTH_CAMERA
+    _, is_seen = project(*view, camera.intrinsic, camera.size, frame.depth, tolerance=0.01)
+    pixels, is_inside = project(*view, COLOR_CAMERA.intrinsic, COLOR_CAMERA.size)
     chosen = np.flatnonzero(is_seen & is_inside)
     columns, rows = pixels[chosen].T
 

@@ -82,7 +82,7 @@ def test_scene_depends_on_its_id_and_seed_alone():
 @pytest.mark.parametrize(
     ("scene_id", "vertices", "seed", "problem"),
     [
-        (TRAIN, 499, 0, "cannot make a scene of 499 vertices"),
+        (TRAIN, 499, 0, "of 499 vertices"),
         (TRAIN, 500, -1, "from seed -1"),
         ("scene1", 500, 0, "is not a scene id"),
     ],
@@ -105,6 +105,8 @@ def test_files_have_the_layout_of_the_release(tmp_path):
         segment_ids=np.array(tiny.SEGMENT_IDS, np.int32),
         groups=(Group("chair", (2, 0), 0, 0), Group('a "b"', (2,), 4, 1)),
         axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0] * 4, [0] * 4]),
+        sides=np.empty((0, 3, 3)),
+        grids=[],
     )
 
     folder = write_scene(scene, tmp_path)

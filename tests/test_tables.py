@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from commands import raw_file, run_main
+from commands import edit_json, raw_file, repeat_groups, run_main
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed, tables
 from scannet_prep.errors import FileError, UsageError
@@ -20,7 +20,8 @@ IDS = ("scene0191_00", "scene0568_00", "scene0707_00")
 def root(tmp_path_factory):
     """A raw tree, a processed folder and its archive; one scene lists every group twice."""
     root = tmp_path_factory.mktemp("tables")
-    write_release(root / "raw", IDS, vertices=600, repeats_groups=IDS[:1])
+    write_release(root / "raw", IDS, vertices=600)
+    edit_json(raw_file(root / "raw", ".aggregation.json", IDS[0]), repeat_groups)
     for words in (
         ["process", root / "raw", "-o", root / "processed", "--align-axis"],
         ["pack", root / "processed", "-o", root / "all.tar.zst"],

@@ -416,8 +416,15 @@ def _shorten_labels_mesh(scene_dir: Path) -> None:
     plyfile.PlyData(elements).write(path)
 
 
-def _write(scene_dir: Path, scene_id: str, **options: Any) -> None:  # noqa: ANN401 - of write_release
-    write_release(scene_dir.parent.parent, [scene_id], vertices=VERTEX_COUNT, **options)
+def _repeat_groups(content: dict[str, Any]) -> None:
+    groups = content["segGroups"]
+    count = len(groups)
+    for number in range(count):
+        groups.append(groups[number] | {"id": 1000 + number, "objectId": count + number})
+
+
+def _write(scene_dir: Path, scene_id: str) -> None:
+    write_release(scene_dir.parent.parent, [scene_id], vertices=VERTEX_COUNT)
 
 
 _SEGMENTS = "_vh_clean_2.0.010000.segs.json"
@@ -430,8 +437,8 @@ IRREGULARITIES: dict[str, Callable[[Path], object]] = {
         scene, "_vh_clean_2.ply", lambda data: data[: len(data) * 9 // 10]
     ),
     "a mesh with a coordinate that is not a number": _write_nan,
-    "every group twice, with new ids, as in scene0217_00": lambda scene: _write(
-        scene, SCENE, repeats_groups=[SCENE]
+    "every group twice, with new ids, as in scene0217_00": lambda scene: _edit_json(
+        scene, ".aggregation.json", _repeat_groups
     ),
     "a test scene, which has no annotation": lambda scene: _write(scene, TEST_SCENE),
     "a missing `.segs.json`": lambda scene: (scene / f"{SCENE}{_SEGMENTS}").unlink(),

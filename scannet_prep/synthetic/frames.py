@@ -1,4 +1,4 @@
-"""Sensor streams and 2D labels of synthetic scenes, rendered from their meshes.
+"""Sensor streams and 2D labels of synthetic scenes, rendered from the sides of their objects.
 
 A camera turns around near the middle of the room, and looks outwards and down. Tracking is lost in
 one frame, as happens in the release. Color and depth images are small, and have their own sizes.
@@ -11,7 +11,7 @@ import math
 import struct
 import zipfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import deflate
 import numpy as np
@@ -20,24 +20,26 @@ from numpy.typing import NDArray
 from scannet_prep.base.images import encode_jpeg, encode_png
 from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.label_map import builtin_label_map
-from scannet_prep.synthetic.raster import Float32s, ImagePoints, Visible, draw_triangles
+from scannet_prep.synthetic.room import Float64s, turn_around_z
 from scannet_prep.synthetic.scene import SyntheticScene, spread_over_vertices
 
-# The focal lengths of the metadata of a synthetic scene (1150 for 1296 columns, 575 for 640), at a
-# quarter of the size.
-_COLOR_SIZE = (324, 242)
-_COLOR_FOCAL = 287.5
-_DEPTH_SIZE = (160, 120)
-_DEPTH_FOCAL = 143.75
 _LOST_FRAME = 1
 _LOST_POSE = np.full((4, 4), -np.inf, np.float32)
 # Metres above the floor: above most furniture.
 _CAMERA_HEIGHT = 2.2
-# Metres between the camera and the middle of the room.
-_ORBIT_RADIUS = 0.5
 _LOOK_DOWN = math.radians(30)
-# Metres. Triangles that come nearer to the camera are not drawn.
-_NEAR = 0.1
+_FORWARD = math.cos(_LOOK_DOWN)
+_DOWN = math.sin(_LOOK_DOWN)
+# The first pose but for its position: the axes of the camera to the right, down, and forward; and
+# its place, half a metre from the middle of the room.
+_FIRST_CAMERA = np.array(
+    [
+        (0, -1, 0),
+        (-_DOWN, 0, -_FORWARD),
+        (_FORWARD, 0, -_DOWN),
+        (0.5, 0, 0),
+    ]
+)
 _MICROSECONDS = 33_333
 _STREAM_VERSION = 4
 _SENSOR_NAME = b"StructureSensor"
@@ -46,6 +48,22 @@ _ZLIB_DEPTH = 1
 _DEPTH_SHIFT = 1000.0
 # A fixed time, so that the same scene gives the same bytes.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def _make_camera(focal: float, width: int, height: int) -> SensorCamera:
+    intrinsic = np.eye(4, dtype=np.float32)
+    intrinsic[0, 0] = focal
+    intrinsic[1, 1] = focal
+    intrinsic[0, 2] = width / 2 - 0.5
+    intrinsic[1, 2] = height / 2 - 0.5
+    extrinsic = np.eye(4, dtype=np.float32)
+    return SensorCamera(intrinsic, extrinsic, (width, height))
+
+
+# The focal lengths of the metadata of a synthetic scene (1150 for 1296 columns, 575 for 640), at a
+# quarter of the size.
+COLOR_CAMERA = _make_camera(287.5, 324, 242)
+DEPTH_CAMERA = _make_camera(143.75, 160, 120)
 
 
 class RenderedFrame(NamedTuple):
@@ -60,22 +78,17 @@ class RenderedFrame(NamedTuple):
         object_ids: uint8 (H, W), the object id + 1; 0 outside all objects.
     """
 
-    pose: Float32s
+    pose: NDArray[np.float32]
     color: NDArray[np.uint8]
     depth: NDArray[np.uint16]
     scannet_ids: NDArray[np.uint16]
     object_ids: NDArray[np.uint8]
 
 
-def make_cameras() -> tuple[SensorCamera, SensorCamera]:
-    """Return the color camera and the depth camera of all synthetic scenes."""
-    color = _make_camera(_COLOR_FOCAL, _COLOR_SIZE)
-    depth = _make_camera(_DEPTH_FOCAL, _DEPTH_SIZE)
-    return color, depth
-
-
 def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
     """Render the frames of a scene, one by one.
+
+    A pixel has the colour and the labels of the vertex that is nearest to it on its side.
 
     Args:
         scene: The scene.
@@ -83,64 +96,26 @@ def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
     """
     rows = builtin_label_map().rows
     raw_ids = [rows[group.raw_category].scannet_id for group in scene.groups]
-    scannet_ids = spread_over_vertices(scene, raw_ids).astype(np.uint16)
     # All groups of synthetic scenes have an object id.
     numbers = [(group.object_id or 0) + 1 for group in scene.groups]
-    object_ids = spread_over_vertices(scene, numbers).astype(np.uint8)
-    color_camera, depth_camera = make_cameras()
+    # The last row is that of vertex -1, for pixels that show no vertex.
+    black = np.zeros((1, 3), np.uint8)
+    colors = np.concatenate([scene.colors, black])
+    scannet_ids = spread_over_vertices(scene, raw_ids)
+    scannet_ids = np.append(scannet_ids, 0)
+    object_ids = spread_over_vertices(scene, numbers)
+    object_ids = np.append(object_ids, 0)
     for number, pose in enumerate(_make_poses(scene, count)):
-        seen, _ = render(scene, pose, color_camera)
-        nearest = seen.nearest
-        colors = np.rint(seen.blend(scene.colors))
-        depth_seen, depths = render(scene, pose, depth_camera)
-        metres = depth_seen.blend(depths)
-        millimetres = np.rint(metres * np.float32(_DEPTH_SHIFT))
+        vertices, _ = _render(scene, pose, COLOR_CAMERA)
+        _, depths = _render(scene, pose, DEPTH_CAMERA)
+        millimetres = np.rint(depths * _DEPTH_SHIFT)
         yield RenderedFrame(
             pose=_LOST_POSE if number == _LOST_FRAME else pose,
-            color=_fill(seen, colors.astype(np.uint8), color_camera),
-            depth=_fill(depth_seen, millimetres.astype(np.uint16), depth_camera),
-            scannet_ids=_fill(seen, scannet_ids[nearest], color_camera),
-            object_ids=_fill(seen, object_ids[nearest], color_camera),
+            color=colors[vertices],
+            depth=millimetres.astype(np.uint16),
+            scannet_ids=scannet_ids[vertices].astype(np.uint16),
+            object_ids=object_ids[vertices].astype(np.uint8),
         )
-
-
-def render(
-    scene: SyntheticScene,
-    pose: Float32s,
-    camera: SensorCamera,
-) -> tuple[Visible, Float32s]:
-    """Render the mesh of a scene.
-
-    Args:
-        scene: The scene.
-        pose: float32 (4, 4), scan <- camera.
-        camera: The camera.
-
-    Returns:
-        The visible surface; and the depth of each vertex, float32 (V,), metres.
-    """
-    # Row vectors: this is the inverse of the rotation.
-    rotation = pose[:3, :3]
-    position = pose[:3, 3]
-    points = (scene.positions - position) @ rotation
-    right, down, forward = points.T
-    depths = np.asarray(forward, np.float32)
-    # Vertices behind the camera get any depth in front of it: their triangles are not drawn.
-    is_before = depths[scene.faces] > _NEAR
-    is_drawn = is_before.all(axis=1)
-    clipped = np.maximum(depths, np.float32(_NEAR))
-    nearness: Float32s = np.reciprocal(clipped)
-    columns, rows = camera.intrinsic[:2]
-    fx, _, cx, _ = columns
-    _, fy, cy, _ = rows
-    projected = ImagePoints(
-        x=right * nearness * fx + cx,
-        y=down * nearness * fy + cy,
-        nearness=nearness,
-    )
-    faces = scene.faces[is_drawn]
-    seen = draw_triangles(projected, faces, *camera.size)
-    return seen, depths
 
 
 def encode_files(scene: SyntheticScene, count: int) -> dict[str, bytes]:
@@ -171,59 +146,81 @@ def encode_files(scene: SyntheticScene, count: int) -> dict[str, bytes]:
     return files
 
 
-def _make_camera(focal: float, size: tuple[int, int]) -> SensorCamera:
-    intrinsic = np.eye(4, dtype=np.float32)
-    intrinsic[0, 0] = focal
-    intrinsic[1, 1] = focal
-    width, height = size
-    intrinsic[0, 2] = width / 2 - 0.5
-    intrinsic[1, 2] = height / 2 - 0.5
-    extrinsic = np.eye(4, dtype=np.float32)
-    return SensorCamera(intrinsic, extrinsic, size)
-
-
-def _make_poses(scene: SyntheticScene, count: int) -> Iterator[Float32s]:
+def _make_poses(scene: SyntheticScene, count: int) -> Iterator[NDArray[np.float32]]:
     """Yield poses, float32 (4, 4), of a camera that turns once around the z axis."""
     lowest = scene.positions.min(axis=0)
     highest = scene.positions.max(axis=0)
     middle = (lowest + highest) / 2
     middle[2] = lowest[2] + _CAMERA_HEIGHT
     for number in range(count):
-        angle = 2 * math.pi * number / count
-        cosine = math.cos(angle)
-        sine = math.sin(angle)
-        outwards = np.array([cosine, sine, 0])
-        right = np.array([sine, -cosine, 0])
-        forward = math.cos(_LOOK_DOWN) * outwards
-        forward[2] = -math.sin(_LOOK_DOWN)
+        degrees = 360 * number / count
+        turned = turn_around_z(_FIRST_CAMERA, degrees)
         pose = np.eye(4, dtype=np.float32)
-        # The axes of a camera point to the right, down, and forward.
-        pose[:3, 0] = right
-        down = np.cross(forward, right)
-        pose[:3, 1] = down
-        pose[:3, 2] = forward
-        position = middle + _ORBIT_RADIUS * outwards
-        pose[:3, 3] = position
+        pose[:3] = turned.T
+        pose[:3, 3] += middle
         yield pose
 
 
-def _fill(
-    seen: Visible,
-    values: NDArray[Any],
+def _render(
+    scene: SyntheticScene,
+    pose: NDArray[np.float32],
     camera: SensorCamera,
-) -> NDArray[Any]:
-    """Make an image, (H, W, ...), from the values of its pixels that are not empty."""
+) -> tuple[NDArray[np.int64], Float64s]:
+    """Find the first side that the ray of each pixel meets.
+
+    Args:
+        scene: The scene.
+        pose: float32 (4, 4), scan <- camera.
+        camera: The camera.
+
+    Returns:
+        The vertex of that side that is nearest to each pixel, int64 (H, W), and the depth, float64
+        (H, W), metres. Where there is no side, or the mesh has a hole, they are -1 and 0.
+    """
     width, height = camera.size
-    _, *channels = values.shape
-    pixel_count = height * width
-    image = np.zeros((pixel_count, *channels), values.dtype)
-    image[seen.pixels] = values
-    return image.reshape(height, width, *channels)
+    rows, columns = np.indices((height, width))
+    ones = np.ones_like(rows)
+    pixels = np.stack([columns, rows, ones])
+    pixels = pixels.reshape(3, -1)
+    # Of each pixel, the point of its ray at a depth of one metre, seen from the camera.
+    rotation = pose[:3, :3]
+    intrinsic = camera.intrinsic[:3, :3]
+    ray_from_pixel = rotation @ np.linalg.inv(intrinsic)
+    nearness = np.zeros(height * width)
+    vertices = np.full(height * width, -1)
+    for corners, grid in zip(scene.sides, scene.grids, strict=True):
+        basis = (corners - pose[:3, 3]).T
+        # Sides are seen from the front only.
+        if np.linalg.det(basis) >= 0:
+            continue
+        # Each ray is the sum of the three corners with these weights, (3, H * W). Where it meets
+        # the side, weights add up to 1. So their sum here is 1 / depth.
+        weight_from_pixel = np.linalg.inv(basis) @ ray_from_pixel
+        weights = weight_from_pixel @ pixels
+        near = weights.sum(axis=0)
+        positions = weights[1:]
+        is_seen = near > nearness
+        is_seen &= positions.min(axis=0) >= 0
+        is_seen &= positions.max(axis=0) <= near
+        seen = np.flatnonzero(is_seen)
+        # From 0 to 1 along the edges, (2, N); then in steps of the grid.
+        shares = positions[:, seen] / near[seen]
+        steps = np.subtract(grid.shape, 1)
+        grid_positions = shares * steps[:, np.newaxis]
+        nearest = np.rint(grid_positions).astype(np.intp)
+        found = grid[tuple(nearest)]
+        is_surface = found >= 0
+        seen = seen[is_surface]
+        nearness[seen] = near[seen]
+        vertices[seen] = found[is_surface]
+    depths = np.zeros(height * width)
+    np.divide(1, nearness, out=depths, where=vertices >= 0)
+    return vertices.reshape(height, width), depths.reshape(height, width)
 
 
 def _encode_header(count: int) -> bytes:
     """Encode the header of a sensor stream; `raw/sensor_stream.py` describes it."""
-    cameras = make_cameras()
+    cameras = (COLOR_CAMERA, DEPTH_CAMERA)
     name_length = len(_SENSOR_NAME)
     parts = [struct.pack("<IQ", _STREAM_VERSION, name_length), _SENSOR_NAME]
     for camera in cameras:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -75,7 +75,6 @@ def write_release(
     *,
     vertices: int = 4000,
     seed: int = 0,
-    repeats_groups: Collection[str] = (),
     frames: int = 0,
 ) -> None:
     """Make scenes and write them, with the label map, in the layout of the release.
@@ -85,7 +84,6 @@ def write_release(
         scene_ids: The scenes to make.
         vertices: The exact number of vertices of each.
         seed: Another seed gives other scenes.
-        repeats_groups: The ids of scenes that list every group twice.
         frames: The number of frames of the sensor streams; without any, there are neither streams
             nor 2D labels.
 
@@ -94,9 +92,7 @@ def write_release(
         OutputError: The folder cannot be written to.
     """
     for scene_id in scene_ids:
-        scene = make_scene(
-            scene_id, vertices=vertices, seed=seed, repeats_groups=scene_id in repeats_groups
-        )
+        scene = make_scene(scene_id, vertices=vertices, seed=seed)
         write_scene(scene, raw_dir, frames=frames)
     write_label_map(raw_dir)
 

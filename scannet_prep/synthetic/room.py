@@ -145,7 +145,7 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
             y = row_middle * _CELL_SIZE
             box = _box_sides(*piece.size, piece.bottom)
             degrees = rng.uniform(-8, 8)
-            box = _turn_around_z(box, degrees)
+            box = turn_around_z(box, degrees)
             box[:, 0, :2] += x, y
             sides.append(box)
             side_pieces += [len(pieces)] * len(box)
@@ -158,19 +158,16 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
     )
 
 
-def cosine_and_sine(degrees: float) -> tuple[float, float]:
-    """Return the cosine and the sine of an angle, with the six decimals of the release."""
+def turn_around_z(points: Float64s, degrees: float) -> Float64s:
+    """Turn points or directions, (..., 3), around the z axis.
+
+    Cosine and sine have the six decimals of the release.
+    """
     radians = math.radians(degrees)
-    cosine = math.cos(radians)
-    sine = math.sin(radians)
-    return round(cosine, 6), round(sine, 6)
-
-
-def _turn_around_z(sides: Float64s, degrees: float) -> Float64s:
-    """Turn sides, (S, 3, 3), around the z axis: their corners and their edges alike."""
-    cosine, sine = cosine_and_sine(degrees)
-    # Each (S, 3).
-    x, y, z = np.moveaxis(sides, -1, 0)
+    cosine = round(math.cos(radians), 6)
+    sine = round(math.sin(radians), 6)
+    x, y, z = np.moveaxis(points, -1, 0)
+    # Written out, because the order of sums in a matrix product differs between processors.
     turned_x = cosine * x - sine * y
     turned_y = sine * x + cosine * y
     return np.stack([turned_x, turned_y, z], axis=-1)

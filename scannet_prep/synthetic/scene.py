@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UnknownSceneError, UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.raw.segments import Group
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split
@@ -24,8 +23,8 @@ from scannet_prep.synthetic.room import (
     Float64s,
     Int64s,
     Piece,
-    cosine_and_sine,
     furnish_room,
+    turn_around_z,
 )
 
 MIN_VERTICES = 500
@@ -44,9 +43,6 @@ _FIRST_PROBABILITY = 0.08
 # Probability that a brick belongs to the background, which is one large segment:
 _BACKGROUND_PROBABILITY = 0.25
 
-# The release's scene0217_00 numbers its repeated groups anew; this is the first of the new ids.
-_FIRST_REPEATED_ID = 1000
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SyntheticScene:
@@ -63,6 +59,10 @@ class SyntheticScene:
         groups: Annotated objects in file order; empty for test scenes. No two share a segment.
             Their ids have gaps where the annotator removed an object; their object ids have none.
         axis_alignment: float64 (4, 4), aligned <- scan, metres, six decimals; None for test scenes.
+        sides: float64 (S, 3, 3), the rectangles that the mesh covers, in the frame of the scan, but
+            for its noise: three corners of each, the second and third beside the first.
+        grids: For each side, int32 (R, C), the indices of its vertices: rows towards the second
+            corner, columns towards the third; -1 in the hole of the mesh.
     """
 
     scene_id: SceneId
@@ -71,12 +71,12 @@ class SyntheticScene:
     faces: NDArray[np.int32]
     segment_ids: NDArray[np.int32]
     groups: tuple[Group, ...]
-    axis_alignment: NDArray[np.float64] | None
+    axis_alignment: Float64s | None
+    sides: Float64s
+    grids: Sequence[NDArray[np.int32]]
 
 
-def make_scene(
-    scene_id: str, *, vertices: int = 4000, seed: int = 0, repeats_groups: bool = False
-) -> SyntheticScene:
+def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> SyntheticScene:
     """Make a scene; the same arguments give the same scene.
 
     Rooms grow with the number of vertices until a scan's usual density is reached; from then on,
@@ -87,25 +87,27 @@ def make_scene(
         scene_id: Its name, for example `scene0000_00`.
         vertices: The exact number of vertices, at least 500.
         seed: Another seed gives another room; at least 0.
-        repeats_groups: Whether every group is listed twice, as in the release's scene0217_00; the
-            repeats have new ids and object ids.
 
     Raises:
-        UsageError: `scene_id` is not a scene id, or `vertices` or `seed` is too small.
+        UsageError: `scene_id` is not a scene id of the release, or `vertices` or `seed` is too
+            small.
     """
     name = SceneId(scene_id)
-    if vertices < MIN_VERTICES or seed < 0:
+    if vertices < MIN_VERTICES or seed < 0 or name.space is None or name.scan is None:
         raise UsageError(
-            f"cannot make a scene of {vertices} vertices from seed {seed}",
-            f"vertices={MIN_VERTICES}, seed=0",
+            f"cannot make the scene {scene_id!r} of {vertices} vertices from seed {seed}",
+            f'make_scene("scene0000_00", vertices={MIN_VERTICES}, seed=0)',
         )
-    if name.space is None or name.scan is None:
-        raise UnknownSceneError(f"{scene_id!r} is not a scene id of the release", "scene0000_00")
     seeds = [name.space, name.scan, vertices, seed]
     rng = np.random.default_rng(seeds)
     room = furnish_room(vertices, rng)
     mesh = _mesh_sides(room.sides, vertices, rng)
-    axis_alignment = _draw_alignment(rng)
+    degrees = rng.uniform(10.0, 60.0)
+    if rng.random() >= 0.5:
+        degrees = -degrees
+    lowest = [-5.0, -5.0, -0.12]
+    highest = [5.0, 5.0, -0.02]
+    shift = rng.uniform(lowest, highest).round(6)
 
     # The mesh has a few points too many. Those nearest to a point of the ceiling are left out, so
     # that exactly `vertices` remain, and the scene has a hole, as real scans have.
@@ -117,29 +119,44 @@ def make_scene(
     farthest = np.argsort(-squared_distances, kind="stable")
     # int64 (V,): the farthest points, in the order of the mesh.
     kept = np.sort(farthest[:vertices])
-    faces = _renumber_faces(mesh.triangles, kept, len(mesh.points))
+    point_count = len(mesh.points)
+    new_indices = np.full(point_count, -1, np.int32)
+    new_indices[kept] = np.arange(vertices)
+    faces = new_indices[mesh.triangles]
+    is_whole = faces.min(axis=1) >= 0
 
     noise = rng.normal(0.0, _POSITION_NOISE, (vertices, 3))
     scanned_points = mesh.points[kept] + noise
-    positions = _to_scan_frame(scanned_points, axis_alignment)
+    shifted_points = scanned_points - shift
+    positions = turn_around_z(shifted_points, -degrees)
     segment_ids = _name_segments(mesh.segments[kept], rng)
-    vertex_pieces = room.side_pieces[mesh.point_sides[kept]]
+    point_counts = [grid.size for grid in mesh.grids]
+    point_pieces = np.repeat(room.side_pieces, point_counts)
+    vertex_pieces = point_pieces[kept]
     colors = _draw_colors(room.pieces, vertex_pieces, rng)
 
-    has_annotation = find_official_split(name) is not Split.TEST
     groups: tuple[Group, ...] = ()
-    if has_annotation:
+    axis_alignment = None
+    if find_official_split(name) is not Split.TEST:
         groups = _annotate(room.pieces, vertex_pieces, segment_ids, rng)
-    if repeats_groups:
-        groups += _repeat(groups)
+        turned_axes = turn_around_z(np.eye(3), degrees)
+        axis_alignment = np.eye(4)
+        axis_alignment[:3, :3] = turned_axes.T
+        axis_alignment[:3, 3] = shift
+    # Each edge begins at the first corner of its side, and ends at another one.
+    corners = room.sides.copy()
+    first = corners[:, :1]
+    corners[:, 1:] += first
     return SyntheticScene(
         scene_id=name,
         positions=positions.astype(np.float32),
         colors=colors,
-        faces=faces,
+        faces=faces.compress(is_whole, axis=0),
         segment_ids=segment_ids,
         groups=groups,
-        axis_alignment=axis_alignment if has_annotation else None,
+        axis_alignment=axis_alignment,
+        sides=turn_around_z(corners - shift, -degrees),
+        grids=[new_indices[grid] for grid in mesh.grids],
     )
 
 
@@ -157,55 +174,58 @@ class _Mesh(NamedTuple):
     """The sides of a room as a mesh.
 
     Attributes:
-        points: float64 (N, 3), metres, in the frame of the room.
-        point_sides: int64 (N,), the index of the side that each point lies on.
+        points: float64 (N, 3), metres, in the frame of the room; side after side.
         segments: int64 (N,), the segment of each point, from 0. A segment is on one side only. Not
             every number is used.
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
+        grids: For each side, int64 (R, C), the indices of its points: rows along the first edge.
     """
 
     points: Float64s
-    point_sides: Int64s
     segments: Int64s
     triangles: Int64s
+    grids: Sequence[Int64s]
 
 
 def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Mesh:
     """Cover each side, (S, 3, 3), with a grid: at least `vertices` points in all, and few more."""
-    shapes = _find_grid_shapes(sides, vertices)
     points = []
     segments = []
     triangles = []
+    grids = []
     point_count = 0
     segment_count = 0
+    shapes = _find_grid_shapes(sides, vertices)
     for side, shape in zip(sides, shapes.tolist(), strict=True):
-        rows, columns = shape
         origin, along_u, along_v = side
-        numbers = np.arange(rows * columns)
-        row, column = np.divmod(numbers, columns)
-        step_u = along_u / (rows - 1)
-        step_v = along_v / (columns - 1)
+        last_row, last_column = np.subtract(shape, 1)
+        indices = np.indices(shape)
+        row, column = indices.reshape(2, -1)
         # From the corner of the side, (N, 3).
-        down = row[:, None] * step_u
-        across = column[:, None] * step_v
+        step_u = along_u / last_row
+        step_v = along_v / last_column
+        down = row[:, np.newaxis] * step_u
+        across = column[:, np.newaxis] * step_v
         points.append(origin + down + across)
 
-        # The index of the first corner of each square, which is cut into two triangles.
-        is_above = row < rows - 1
-        is_left = column < columns - 1
-        is_corner = is_above & is_left
-        corner = point_count + np.flatnonzero(is_corner)
-        below = corner + columns
+        numbers = np.arange(point_count, point_count + len(row))
+        grid = numbers.reshape(shape)
+        grids.append(grid)
+        # The corners of each square, which is cut into two triangles.
+        corner = grid[:-1, :-1]
+        right = grid[:-1, 1:]
+        below = grid[1:, :-1]
+        opposite = grid[1:, 1:]
         squares = np.stack(
             [
                 corner,
                 below,
-                below + 1,
+                opposite,
                 corner,
-                below + 1,
-                corner + 1,
+                opposite,
+                right,
             ],
-            axis=1,
+            axis=-1,
         )
         triangles.append(squares.reshape(-1, 3))
 
@@ -213,12 +233,11 @@ def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Me
         point_count += len(row)
         last_segment = int(segments[-1].max())
         segment_count = last_segment + 1
-    side_numbers = np.arange(len(sides))
     return _Mesh(
         points=np.concatenate(points),
-        point_sides=np.repeat(side_numbers, shapes.prod(axis=1)),
         segments=np.concatenate(segments),
         triangles=np.concatenate(triangles),
+        grids=grids,
     )
 
 
@@ -266,48 +285,6 @@ def _cut_grid(row: Int64s, column: Int64s, rng: np.random.Generator) -> Int64s:
     return np.where(is_background[bricks], 0, bricks + 1)
 
 
-def _renumber_faces(
-    triangles: Int64s,
-    kept: Int64s,
-    point_count: int,
-) -> NDArray[np.int32]:
-    """Number triangles by the points that are kept, without those that lost a point."""
-    new_indices = np.full(point_count, -1, np.int32)
-    numbers = np.arange(len(kept), dtype=np.int32)
-    new_indices[kept] = numbers
-    faces = new_indices[triangles]
-    is_whole = faces.min(axis=1) >= 0
-    return faces.compress(is_whole, axis=0)
-
-
-def _draw_alignment(rng: np.random.Generator) -> Float64s:
-    """Draw an axis alignment that turns by 10 to 60 degrees, and shifts."""
-    degrees = rng.uniform(10.0, 60.0)
-    if rng.random() >= 0.5:
-        degrees = -degrees
-    cosine, sine = cosine_and_sine(degrees)
-    lowest = [-5.0, -5.0, -0.12]
-    highest = [5.0, 5.0, -0.02]
-    alignment = np.eye(4)
-    alignment[0, :2] = (cosine, -sine)
-    alignment[1, :2] = (sine, cosine)
-    shift = rng.uniform(lowest, highest)
-    alignment[:3, 3] = shift.round(6)
-    return alignment
-
-
-def _to_scan_frame(points: Float64s, axis_alignment: Float64s) -> Float64s:
-    """Apply the inverse of an axis alignment to points, (V, 3)."""
-    # Written out, because the order of sums in a matrix product differs between processors.
-    cosine = axis_alignment[0, 0]
-    sine = axis_alignment[1, 0]
-    shift = axis_alignment[:3, 3]
-    x, y, z = (points - shift).T
-    along = cosine * x + sine * y
-    across = cosine * y - sine * x
-    return np.stack([along, across, z], axis=1)
-
-
 def _name_segments(
     segments: Int64s,
     rng: np.random.Generator,
@@ -323,7 +300,9 @@ def _name_segments(
 
 
 def _draw_colors(
-    pieces: Sequence[Piece], vertex_pieces: Int64s, rng: np.random.Generator
+    pieces: Sequence[Piece],
+    vertex_pieces: Int64s,
+    rng: np.random.Generator,
 ) -> NDArray[np.uint8]:
     """Draw colours that differ a little between objects, and between vertices; uint8 (V, 3)."""
     piece_colors = np.array([piece.color for piece in pieces], np.float64)
@@ -367,13 +346,3 @@ def _annotate(
         group_id = object_id if object_id < removed_id else object_id + 1
         groups.append(Group(raw_category, members, group_id, object_id))
     return tuple(groups)
-
-
-def _repeat(groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Return the groups again, with new ids and object ids."""
-    repeated = []
-    for index, group in enumerate(groups):
-        new_id = _FIRST_REPEATED_ID + index
-        object_id = len(groups) + index
-        repeated.append(replace(group, id=new_id, object_id=object_id))
-    return tuple(repeated)
