@@ -116,7 +116,7 @@ def test_everything_equals_what_a_plain_reader_reads(streams_dir, out_dir):
         plain = read_scene_plainly(streams_dir, scene.scene_id)
         assert [frame.number for frame in scene] == TRACKED
         assert scene.record.lost == LOST
-        assert scene.poses == pytest.approx(np.stack([plain[n][0] for n in TRACKED]), abs=1e-6)
+        assert np.array_equal(scene.poses, [plain[number][0] for number in TRACKED])
         for frame in scene:
             pose, jpeg, depth = plain[frame.number]
             assert frame.find("color").read_bytes() == jpeg
@@ -127,7 +127,7 @@ def test_everything_equals_what_a_plain_reader_reads(streams_dir, out_dir):
                 assert frame.find("labels").read_bytes() == LABELS[frame.number]
                 assert np.array_equal(frame.labels(), label_image(frame.number))
                 assert np.array_equal(frame.instances(), instance_image(frame.number))
-    with pytest.raises(UsageError, match=r"has no labels, .*\nhint: test scenes have no"):
+    with pytest.raises(UsageError, match=r"has no labels, .*\nhint: test scenes have no 2D"):
         folder[TEST][0].labels()
     with pytest.raises(UnknownSceneError, match="has no scene scene0001_00; it has scene0000_00"):
         folder["scene0001_00"]
@@ -354,28 +354,22 @@ def test_verify_finds_changed_and_missing_files(streams_dir, out_dir):
     [
         ({"kind": "other"}, "is damaged"),
         ({"scene_id": VAL}, f"is the record of {VAL}"),
-        (b"1 2 3", "is not a matrix of 4 x 4"),
-        (b"a " * 16, "is not a matrix of 4 x 4"),
     ],
 )
-def test_damaged_record_and_pose_are_errors(streams_dir, out_dir, change, problem):
+def test_damaged_record_is_an_error(streams_dir, out_dir, change, problem):
     extract(streams_dir, out_dir)
-    if isinstance(change, bytes):
-        (out_dir / TRAIN / "pose/0.txt").write_bytes(change)
-    else:
-        edit_json(out_dir / TRAIN / "frames.json", lambda record: record.update(change))
+    edit_json(out_dir / TRAIN / "frames.json", lambda record: record.update(change))
 
     with pytest.raises(FileError, match=problem):
-        _ = FrameFolder(out_dir)[TRAIN].poses
+        FrameFolder(out_dir)[TRAIN]
 
 
 REFUSALS = [
     ("--size 320", "is not a size, such as 320x240"),
-    ("--size 0x240", "images of 0 x 240 cannot be written"),
+    ("--size 0x240", "is not a size, such as 320x240"),
     ("--every 2 --at-most 3", "not allowed with argument"),
     ("--layout mmdet3d --with labels", "the layout mmdet3d has no place for labels"),
     ("--layout posed_images", "'posed_images' is not a layout"),
-    ("--label-set nyu40", "is of no use without label images"),
 ]
 
 

@@ -20,6 +20,8 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # The kind of the last chunk of a file.
 _PNG_END = b"IEND"
 _FILTER_UP = 2
+# The bits of a sample, and the colour type.
+_PNG_DEPTH = slice(24, 26)
 # Colour types, by the rest of the shape: gray; red, green, blue; and these with opacity.
 _GRAY = 0
 _COLOR_TYPES = {(): _GRAY, (3,): 2, (4,): 6}
@@ -53,35 +55,26 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     return _PNG_SIGNATURE + b"".join(chunks)
 
 
-def check_gray_png(data: bytes, size: tuple[int, int]) -> int:
+def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
     """Check the header of a PNG image of numbers, and that it has an end, without decoding it.
 
     Args:
         data: The file.
         size: The expected width and height.
 
-    Returns:
-        The number of bits of each pixel, 8 or 16.
-
     Raises:
         ContentError: It is not a PNG image of 8 or 16 bits of gray, has another size, or is
             truncated.
     """
-    # Bytes 0 to 7 are the signature, 8 to 11 the length of the first chunk, 12 to 15 its kind. Its
-    # content begins at byte 16.
-    if not data.startswith(_PNG_SIGNATURE) or data[12:16] != b"IHDR" or len(data) < 26:
-        raise ContentError("is not a PNG image")
-    width, height, bits, color_type = struct.unpack(">IIBB", data[16:26])
-    if (width, height) != size:
-        raise ContentError(f"is an image of {_format((width, height))}, expected {_format(size)}")
+    _open(data, size, "PNG")
     # Pillow would not reject images of fewer bits, but scale their numbers.
+    bits, color_type = data[_PNG_DEPTH]
     if bits not in {8, 16} or color_type != _GRAY:
         raise ContentError(
             f"has {bits} bits and the color type {color_type}, expected 8 or 16 bits of gray"
         )
     if _PNG_END not in data:
         raise ContentError(f"is a truncated PNG image of {len(data):,} bytes: it has no end")
-    return int(bits)
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
@@ -106,7 +99,7 @@ def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
     Raises:
         ContentError: It is damaged, or has another size.
     """
-    return np.array(_decode(data, size, "JPEG").convert("RGB"), np.uint8)
+    return np.array(_open(data, size, "JPEG", is_decoded=True).convert("RGB"), np.uint8)
 
 
 def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
@@ -122,10 +115,10 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     Raises:
         ContentError: It is damaged, of another kind, or has another size.
     """
-    bits = check_gray_png(data, size)
+    check_gray_png(data, size)
+    image = np.array(_open(data, size, "PNG", is_decoded=True))
     # Older versions of Pillow make integers of 32 bits from 16.
-    image = np.array(_decode(data, size, "PNG"))
-    return image.astype(np.uint8) if bits == 8 else image.astype(np.uint16)
+    return image if image.dtype == np.uint8 else image.astype(np.uint16)
 
 
 def resize_color(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -159,27 +152,31 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
     return resized
 
 
-def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noqa: ANN401 - an image of Pillow
-    """Decode an image of one format, `JPEG` or `PNG`, with Pillow."""
+def _open(data: bytes, size: tuple[int, int], file_format: str, *, is_decoded: bool = False) -> Any:  # noqa: ANN401 - an image of Pillow
+    """Open an image of one format, `JPEG` or `PNG`, with Pillow.
+
+    Raises:
+        ContentError: It is damaged, as far as it is read, or has another size.
+    """
     from PIL import Image
 
     try:
         # Pillow warns of odd metadata, which does not matter here, and of huge images. The size is
-        # checked below, before anything is decoded.
+        # checked before anything is decoded.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=[file_format])
-            if image.size == size:
+            if is_decoded and image.size == size:
                 image.load()
-                return image
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
         problem = f"is not a {file_format} image that can be decoded: {error}"
         raise ContentError(problem[:200]) from None
-    raise ContentError(f"is an image of {_format(image.size)}, expected {_format(size)}")
-
-
-def _format(size: tuple[int, int]) -> str:
-    return f"{size[0]} x {size[1]}"
+    if image.size != size:
+        (width, height), (expected_width, expected_height) = image.size, size
+        raise ContentError(
+            f"is an image of {width} x {height}, expected {expected_width} x {expected_height}"
+        )
+    return image
 
 
 def _encode_chunk(kind: bytes, data: bytes) -> bytes:

@@ -187,7 +187,7 @@ def _size_argument(text: str) -> tuple[int, int]:
     Raises:
         argparse.ArgumentTypeError: It is something else.
     """
-    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text, re.ASCII)
+    match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", text, re.ASCII)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 320x240")
     return int(match[1]), int(match[2])

@@ -9,8 +9,8 @@ Images that keep their size are not decoded: stored JPEG and PNG images are copi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, make_directory, writing
 from scannet_prep.base.images import encode_jpeg, encode_png, resize_color, resize_nearest
+from scannet_prep.base.json import encode_json
 from scannet_prep.frames.labels import LabelImages, make_label_table
-from scannet_prep.frames.options import LABEL_KINDS, LAYOUTS, STREAM, FrameContent, FrameOptions
-from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord, encode_record
-from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
+from scannet_prep.frames.layouts import LAYOUTS, FrameContent
+from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
+from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord
+from scannet_prep.raw.sensor_stream import Frame, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.label_map import LabelMap
@@ -30,7 +32,6 @@ from scannet_prep.release.scene import Split
 
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _DEPTH_LEVEL = 1
-_JPEG_QUALITY = 95
 
 
 def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dict[str, int]:
@@ -39,18 +40,10 @@ def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dic
     Returns:
         Their sizes in bytes, by name; those that are missing are omitted.
     """
-    kinds = [STREAM, *_label_kinds(split, options).values()]
-    sizes = {}
-    for path in map(scene.path, kinds):
-        with suppress(OSError):
-            sizes[path.name] = path.stat().st_size
-    return sizes
-
-
-def _label_kinds(split: Split, options: FrameOptions) -> dict[FrameContent, Any]:
-    """Return the kinds of the zip files that the options need, by content."""
     contents = options.contents_of(split)
-    return {content: kind for content, kind in LABEL_KINDS.items() if content in contents}
+    kinds = [STREAM, *(kind for content, kind in LABEL_KINDS.items() if content in contents)]
+    paths = [scene.path(kind) for kind in kinds]
+    return {path.name: path.stat().st_size for path in paths if path.exists()}
 
 
 def extract_scene(
@@ -81,42 +74,49 @@ def extract_scene(
     source_sizes = measure_sources(scene, split, options)
     contents = options.contents_of(split)
     layout = LAYOUTS[options.layout]
-    names = [layout.paths[content] for content in contents]
-    for folder in {(out_dir / name).parent for name in (*names, *layout.matrices.values())}:
-        make_directory(folder)
     files: dict[str, Fingerprint] = {}
-
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
-        color_camera = stream.color_camera.resized(options.size or stream.color_camera.size)
+        stored_size = stream.color_camera.size
+        color_camera = stream.color_camera.resized(options.size or stored_size)
         depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
-        labels = {}
-        for content, kind in _label_kinds(split, options).items():
-            path = scene.path(kind)
-            archive = stack.enter_context(open_zip(path))
-            table = None
-            if content == "labels":
+
+        def encode_color(frame: Frame) -> bytes:
+            if color_camera.size == stored_size:
+                return frame.checked_jpeg()
+            return encode_jpeg(resize_color(frame.color(), color_camera.size))
+
+        def encode_depth(frame: Frame) -> bytes:
+            return encode_png(resize_nearest(frame.depth(), depth_camera.size), _DEPTH_LEVEL)
+
+        encoders: dict[FrameContent, Callable[[Frame], bytes]] = {
+            "color": encode_color,
+            "depth": encode_depth,
+            "pose": lambda frame: _encode_matrix(frame.pose),
+        }
+        for content, kind in LABEL_KINDS.items():
+            if content in contents:
+                path = scene.path(kind)
                 table = make_label_table(options.label_set, label_map)
-            labels[content] = LabelImages(archive, path, content, table)
+                encoders[content] = LabelImages(
+                    archive=stack.enter_context(open_zip(path)),
+                    path=path,
+                    folder=kind.suffix.removeprefix("_2d-").removesuffix(".zip"),
+                    stored_size=stored_size,
+                    size=color_camera.size,
+                    table=table if content == "labels" else None,
+                ).encode
 
         numbers, lost = options.select(stream.is_tracked)
         for position, number in enumerate(numbers):
             frame = stream[number]
             for content in contents:
-                if content == "color":
-                    data = _encode_color(frame, stream.color_camera.size, color_camera.size)
-                elif content == "depth":
-                    depth = resize_nearest(frame.depth(), depth_camera.size)
-                    data = encode_png(depth, _DEPTH_LEVEL)
-                elif content == "pose":
-                    data = _encode_matrix(frame.pose)
-                else:
-                    stored_size = stream.color_camera.size
-                    data = labels[content].encode(number, stored_size, color_camera.size)
-                _write(out_dir, layout.path(content, position, number), data, files)
-        matrices = _find_matrices(color_camera, depth_camera)
-        for name, path_name in layout.matrices.items():
-            _write(out_dir, path_name, _encode_matrix(matrices[name]), files)
+                name = layout.of_frame[content].format(number=number, position=position)
+                _write(out_dir, name, encoders[content](frame), files)
+    cameras = {"color": color_camera, "depth": depth_camera}
+    for name, scene_content in layout.of_scene.items():
+        matrix, camera = scene_content.split("_")
+        _write(out_dir, name, _encode_matrix(getattr(cameras[camera], matrix)), files)
 
     depends_on_map = "labels" in contents and options.label_set != "raw"
     record = FramesRecord(
@@ -125,32 +125,16 @@ def extract_scene(
         options=options,
         sources=source_sizes,
         stream_frames=len(stream),
-        frames=tuple(numbers),
-        lost=tuple(lost),
+        frames=numbers,
+        lost=lost,
         color_camera=CameraRecord.from_camera(color_camera),
         depth_camera=CameraRecord.from_camera(depth_camera),
         label_map=label_map.digest if depends_on_map else "",
+        poses=stream.poses[list(numbers)].tobytes(),
         files=dict(sorted(files.items())),
     )
-    _write(out_dir, RECORD_NAME, encode_record(record), files)
+    _write(out_dir, RECORD_NAME, encode_json(record) + b"\n", files)
     return record
-
-
-def _find_matrices(
-    color_camera: SensorCamera, depth_camera: SensorCamera
-) -> Mapping[str, NDArray[np.float32]]:
-    return {
-        "intrinsic_color": color_camera.intrinsic,
-        "extrinsic_color": color_camera.extrinsic,
-        "intrinsic_depth": depth_camera.intrinsic,
-        "extrinsic_depth": depth_camera.extrinsic,
-    }
-
-
-def _encode_color(frame: Frame, stored_size: tuple[int, int], size: tuple[int, int]) -> bytes:
-    if size == stored_size:
-        return frame.checked_jpeg()
-    return encode_jpeg(resize_color(frame.color(), size), _JPEG_QUALITY)
 
 
 def _encode_matrix(matrix: NDArray[np.floating[Any]]) -> bytes:
@@ -165,6 +149,7 @@ def _write(out_dir: Path, name: str, data: bytes, files: dict[str, Fingerprint])
         OutputError: It cannot be written.
     """
     path = out_dir / name
+    make_directory(path.parent)
     with writing(path):
         path.write_bytes(data)
     files[name] = Fingerprint.from_bytes(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +19,13 @@ from scannet_prep.errors import (
     UnknownSceneError,
     UsageError,
 )
-from scannet_prep.frames.options import LAYOUTS, FrameContent
+from scannet_prep.frames.layouts import LAYOUTS, FrameContent
 from scannet_prep.frames.record import FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
-from scannet_prep.release.scene import SceneId
 
 # A raw image of 1296 x 968 has 3.8 MB.
 _MAX_IMAGE_BYTES = 1 << 26
-_MAX_POSE_BYTES = 1 << 12
-_HINT_EXTRACT = "extract the frames again, with this content, too"
+_HINT_EXTRACT = "test scenes have no 2D labels; extract other content with --with"
 _HINT_VERIFY = "verify checks all files"
 
 
@@ -44,7 +41,6 @@ class FrameFolder:
 
     Raises:
         MissingFileError: The folder holds no extracted frames.
-        FileError: It cannot be read.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -62,13 +58,9 @@ class FrameFolder:
         """Return the number of scenes."""
         return len(self.scene_ids)
 
-    def __contains__(self, scene_id: object) -> bool:
-        """Whether the folder holds a scene."""
-        return scene_id in self._record_paths
-
     def __iter__(self) -> Iterator[SceneFrames]:
         """Iterate over the scenes."""
-        return (self[scene_id] for scene_id in self.scene_ids)
+        return map(self.__getitem__, self.scene_ids)
 
     def __getitem__(self, scene_id: str) -> SceneFrames:
         """Return the frames of a scene.
@@ -77,12 +69,12 @@ class FrameFolder:
             UnknownSceneError: The folder does not hold the scene.
             FileError: Its record is damaged.
         """
-        record_path = self._record_paths.get(SceneId(scene_id))
-        if record_path is None:
+        if scene_id not in self.scene_ids:
             raise UnknownSceneError(
                 f"{self.path}: has no scene {scene_id}; it has {list_some(self.scene_ids)}"
             )
-        return SceneFrames(record_path.parent, read_record(record_path))
+        path = self._record_paths[scene_id]
+        return SceneFrames(path.parent, read_record(path))
 
 
 class SceneFrames:
@@ -98,6 +90,8 @@ class SceneFrames:
         scene_id: The scene.
         color_camera: The color camera, for images of the size that was written.
         depth_camera: The same for depth images.
+        poses: The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
+        is_tracked: Whether each frame has a usable pose, bool (N,). False only with `--keep-lost`.
     """
 
     def __init__(self, path: Path, record: FramesRecord) -> None:
@@ -106,6 +100,8 @@ class SceneFrames:
         self.scene_id = record.scene_id
         self.color_camera = record.color_camera.to_camera()
         self.depth_camera = record.depth_camera.to_camera()
+        self.poses = np.frombuffer(record.poses, "<f4").reshape(-1, 4, 4)
+        self.is_tracked = find_tracked(self.poses)
 
     def __len__(self) -> int:
         """Return the number of frames."""
@@ -123,28 +119,12 @@ class SceneFrames:
 
     def __iter__(self) -> Iterator[ExtractedFrame]:
         """Iterate over the frames."""
-        return (self[position] for position in range(len(self)))
-
-    @cached_property
-    def poses(self) -> NDArray[np.float64]:
-        """The poses of all frames, float64 (N, 4, 4), scan <- camera, metres, six decimals.
-
-        Raises:
-            UsageError: Poses were not extracted.
-            FileError: A file is missing or damaged.
-        """
-        poses = [frame.pose for frame in self]
-        return np.array(poses, np.float64).reshape(-1, 4, 4)
-
-    @property
-    def is_tracked(self) -> NDArray[np.bool_]:
-        """Whether each frame has a usable pose, bool (N,). False only with `--keep-lost`."""
-        return find_tracked(self.poses)
+        return map(self.__getitem__, range(len(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedFrame:
-    """One extracted frame. Its files are read when they are used.
+    """One extracted frame. Its images are read when they are used.
 
     Attributes:
         scene: The frames of its scene.
@@ -155,6 +135,12 @@ class ExtractedFrame:
     scene: SceneFrames
     position: int
     number: int
+
+    @property
+    def pose(self) -> NDArray[np.float32]:
+        """The pose, float32 (4, 4), scan <- camera, metres."""
+        pose: NDArray[np.float32] = self.scene.poses[self.position]
+        return pose
 
     def find(self, content: FrameContent) -> Path:
         """Return the path of a file.
@@ -168,29 +154,10 @@ class ExtractedFrame:
         record = self.scene.record
         contents = record.options.contents_of(record.split)
         if content not in contents:
-            # 2D labels may be among the options, but scenes of test have none.
-            is_in_options = content in record.options.contents
-            raise UsageError(
-                f"{self.scene.path}: has no {content}, only {', '.join(contents) or 'cameras'}",
-                "test scenes have no 2D labels" if is_in_options else _HINT_EXTRACT,
-            )
-        layout = LAYOUTS[record.options.layout]
-        return self.scene.path / layout.path(content, self.position, self.number)
-
-    @property
-    def pose(self) -> NDArray[np.float64]:
-        """The pose, float64 (4, 4), scan <- camera, metres, six decimals.
-
-        Raises:
-            UsageError: Poses were not extracted.
-            FileError: The file is missing or damaged.
-        """
-        path = self.find("pose")
-        try:
-            numbers = [float(word) for word in read_file(path, _MAX_POSE_BYTES).split()]
-            return np.array(numbers, np.float64).reshape(4, 4)
-        except ValueError as error:
-            raise FileError(path, f"is not a matrix of 4 x 4: {error}", _HINT_VERIFY) from None
+            problem = f"{self.scene.path}: has no {content}, only {', '.join(contents)}"
+            raise UsageError(problem, _HINT_EXTRACT)
+        name = LAYOUTS[record.options.layout].of_frame[content]
+        return self.scene.path / name.format(number=self.number, position=self.position)
 
     def color(self) -> NDArray[np.uint8]:
         """Read the color image, uint8 (H, W, 3).
@@ -211,8 +178,7 @@ class ExtractedFrame:
         Raises:
             UsageError, FileError: As for `color`.
         """
-        image = self._read_gray("depth", self.scene.depth_camera)
-        return image.astype(np.uint16)
+        return self._read_gray("depth", self.scene.depth_camera).astype(np.uint16)
 
     def labels(self) -> GrayImage:
         """Read the labels, uint8 or uint16 (H, W), in pixels of the color image.

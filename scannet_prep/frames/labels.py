@@ -18,12 +18,11 @@ from scannet_prep.base.images import (
 )
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
-from scannet_prep.frames.options import FrameContent, LabelIds
+from scannet_prep.frames.options import LabelIds
+from scannet_prep.raw.sensor_stream import Frame
 from scannet_prep.raw.zip_file import read_member
 from scannet_prep.release.label_map import MAX_SCANNET_ID, LabelMap
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
-
-_FOLDERS: dict[FrameContent, str] = {"labels": "label-filt", "instances": "instance-filt"}
 
 
 def make_label_table(label_set: LabelIds, label_map: LabelMap) -> NDArray[np.int16] | None:
@@ -56,22 +55,21 @@ class LabelImages:
     Attributes:
         archive: The zip file.
         path: Its path, for messages.
-        content: `labels` or `instances`.
+        folder: The folder in it.
+        stored_size: Width and height of the images, which are those of color.
+        size: Width and height of the images to make.
         table: The conversion of their ids; None to leave them as they are.
     """
 
     archive: zipfile.ZipFile
     path: Path
-    content: FrameContent
+    folder: str
+    stored_size: tuple[int, int]
+    size: tuple[int, int]
     table: NDArray[np.int16] | None
 
-    def encode(self, number: int, stored_size: tuple[int, int], size: tuple[int, int]) -> bytes:
+    def encode(self, frame: Frame) -> bytes:
         """Make the image of a frame.
-
-        Args:
-            number: The number of the frame in the stream.
-            stored_size: Width and height of the stored image, which are those of color.
-            size: Width and height of the result.
 
         Returns:
             A PNG image of 8 or 16 bits; the stored one if nothing is converted.
@@ -79,13 +77,13 @@ class LabelImages:
         Raises:
             FileError: The image is missing, damaged, of another size, or has an unknown id.
         """
-        name = f"{_FOLDERS[self.content]}/{number}.png"
+        name = f"{self.folder}/{frame.number}.png"
         stored = read_member(self.archive, self.path, name)
         try:
-            if size == stored_size and self.table is None:
-                check_gray_png(stored, stored_size)
+            if self.size == self.stored_size and self.table is None:
+                check_gray_png(stored, self.stored_size)
                 return stored
-            image = resize_nearest(decode_gray(stored, stored_size), size)
+            image = resize_nearest(decode_gray(stored, self.stored_size), self.size)
             if self.table is not None:
                 image = _convert(image, self.table)
             return encode_png(image)

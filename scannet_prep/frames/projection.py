@@ -56,19 +56,14 @@ def project(
         `visible`, bool (V,).
 
     Raises:
-        UsageError: An array has another shape or type, a number is negative, or the pose cannot be
-            used, because tracking was lost.
+        UsageError: The depth image has another shape or type, or the pose cannot be used, because
+            tracking was lost.
     """
     points = np.asarray(points)
     intrinsic_matrix = np.asarray(intrinsics, np.float64)
     points_from_camera = _check_pose(camera_to_points)
     if depth is not None:
         _check_depth(depth, size)
-    # NaN is neither.
-    if not (tolerance >= 0 and margin >= 0):
-        raise UsageError(
-            f"the tolerance is {tolerance} and the margin {margin}, expected at least 0"
-        )
     width, height = size
     # From points to pixels, (3, 4). In float64, so that no result depends on rounding errors.
     matrix = intrinsic_matrix[:3, :3] @ np.linalg.inv(points_from_camera)[:3]
@@ -101,20 +96,15 @@ def project(
 
 
 def camera_in(
-    sample: Mapping[str, Any] | ProcessedScene,
-    pose: NDArray[np.floating[Any]],
-    *,
-    is_aligned: bool | None = None,
+    sample: Mapping[str, Any] | ProcessedScene, pose: NDArray[np.floating[Any]]
 ) -> NDArray[np.float64]:
     """Convert the pose of a frame into the frame of the points of a scene.
 
     Poses are in the frame of the scan. If the points are axis-aligned, the pose must be, too.
 
     Args:
-        sample: A sample of `ScanNet`, before transforms that move points; or a processed scene.
+        sample: A sample of `ScanNet`, before transforms; or a processed scene.
         pose: (4, 4), scan <- camera.
-        is_aligned: Whether the points of a sample are axis-aligned. Only for samples that do not
-            record it, such as those that a transform has made.
 
     Returns:
         float64 (4, 4), points <- camera.
@@ -125,23 +115,18 @@ def camera_in(
     """
     scan_from_camera = _check_pose(pose)
     if isinstance(sample, Mapping):
-        if is_aligned is None:
-            is_aligned = getattr(sample, "is_aligned", None)
-        if is_aligned is None:
-            raise UsageError(
-                "the sample does not record whether its points are axis-aligned",
-                "camera_in(sample, pose, is_aligned=dataset.is_aligned)",
-            )
-        if "axis_alignment" not in sample:
-            raise UsageError(
-                "the sample has no axis_alignment: a transform has moved its points, or keys= "
-                "leaves it out",
-                "project the points before they are transformed, and add axis_alignment to keys=",
-            )
-        axis_alignment = sample["axis_alignment"]
+        is_aligned = getattr(sample, "is_aligned", None)
+        axis_alignment = sample.get("axis_alignment")
     else:
         is_aligned = sample.meta.options.align_axis
         axis_alignment = sample.axis_alignment
+    if is_aligned is None or axis_alignment is None:
+        raise UsageError(
+            "the sample does not record is_aligned and axis_alignment: it is not as the dataset "
+            "gives it, a transform has moved its points, or keys= leaves axis_alignment out",
+            "project the points of the dataset's sample, before transforms, and add "
+            "axis_alignment to keys=",
+        )
     if not is_aligned:
         return scan_from_camera
     return np.asarray(axis_alignment @ scan_from_camera, np.float64)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from scannet_prep.base.files import Fingerprint, read_file
-from scannet_prep.base.json import Count, encode_json, make_decoder, parse_json
+from scannet_prep.base.json import Count, make_decoder, parse_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameOptions
@@ -21,9 +22,6 @@ RECORD_NAME = "frames.json"
 _FORMAT = "scannet_prep frames"
 _MAX_BYTES = 1 << 28
 _HINT = "remove the folder of this scene, then run the same scannet-prep frames command again"
-
-_Row: TypeAlias = tuple[float, float, float, float]
-_Matrix: TypeAlias = tuple[_Row, _Row, _Row, _Row]
 
 
 class CameraRecord(msgspec.Struct, frozen=True):
@@ -36,14 +34,13 @@ class CameraRecord(msgspec.Struct, frozen=True):
     """
 
     size: tuple[Count, Count]
-    intrinsic: _Matrix
-    extrinsic: _Matrix
+    intrinsic: list[list[float]]
+    extrinsic: list[list[float]]
 
     @classmethod
     def from_camera(cls, camera: SensorCamera) -> CameraRecord:
         """Record a camera."""
-        matrices = [camera.intrinsic.tolist(), camera.extrinsic.tolist()]
-        return cls(camera.size, *matrices)
+        return cls(camera.size, camera.intrinsic.tolist(), camera.extrinsic.tolist())
 
     def to_camera(self) -> SensorCamera:
         """Return the camera."""
@@ -67,6 +64,7 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
         color_camera: The color camera.
         depth_camera: The depth camera.
         label_map: The digest of the label map, if label images depend on it; otherwise empty.
+        poses: The poses of the extracted frames, 16 float32 each, little-endian.
         files: The fingerprints of all files, by their path in the folder of the scene.
         program_version: The version of this program that extracted them.
         format_version: Version of this format.
@@ -82,6 +80,7 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
     color_camera: CameraRecord
     depth_camera: CameraRecord
     label_map: str
+    poses: bytes
     files: Mapping[str, Fingerprint]
     program_version: str = VERSION
     format_version: Literal[1] = 1
@@ -95,15 +94,17 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
 _RECORD = make_decoder(FramesRecord)
 
 
-def find_records(path: Path) -> dict[SceneId, Path]:
-    """Find the records of the scenes of a folder, sorted; none is opened."""
-    paths = sorted(path.glob(f"*/{RECORD_NAME}"))
-    return {SceneId(path.parent.name): path for path in paths if SceneId.is_valid(path.parent.name)}
-
-
-def is_frame_folder(path: Path) -> bool:
-    """Whether `scannet-prep frames` made a folder."""
-    return bool(find_records(path))
+def find_records(path: Path) -> dict[str, Path]:
+    """Find the records of the scenes of a folder, by scene, sorted; none is opened."""
+    records = {}
+    for folder, names, files in os.walk(path):
+        if RECORD_NAME in files:
+            records[Path(folder).name] = Path(folder, RECORD_NAME)
+            # There is no other scene in the folder of one.
+            names.clear()
+        # Folders that are not finished are hidden.
+        names[:] = [name for name in names if not name.startswith(".")]
+    return dict(sorted(records.items()))
 
 
 def read_record(path: Path) -> FramesRecord:
@@ -122,8 +123,3 @@ def read_record(path: Path) -> FramesRecord:
     if record.scene_id != path.parent.name:
         raise FileError(path, f"is the record of {record.scene_id}", _HINT)
     return record
-
-
-def encode_record(record: FramesRecord) -> bytes:
-    """Encode a record. Equal records give equal bytes."""
-    return encode_json(record) + b"\n"

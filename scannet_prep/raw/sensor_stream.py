@@ -35,8 +35,6 @@ from scannet_prep.raw.jpeg import check_jpeg
 _MAX_FILE_BYTES = 1 << 40
 # A raw color image of 1296 x 968 has 3.8 MB.
 _MAX_IMAGE_BYTES = 1 << 26
-# Far more than the largest file could hold. Python limits the length of a sequence, too.
-_MAX_FRAMES = 1 << 32
 _VERSION = 4
 _JPEG_COLOR = 2
 _ZLIB_DEPTH = 1
@@ -70,8 +68,6 @@ _INERTIAL_BYTES = 128
 _DEPTH_VALUE_BYTES = 2
 _MILLIMETRES = 1000.0
 _MAX_DEPTH = 65_535
-# From here on, the largest stored value, 65,535, is at most half a millimetre: all depths are 0.
-_MAX_DEPTH_SHIFT = 131_070_000
 # Largest deviation of `R @ R.T` from the identity. Tracking computes rotations in float32.
 _ROTATION_TOLERANCE = 1e-2
 
@@ -115,7 +111,6 @@ class Frame:
     Attributes:
         number: Its number in the stream, from 0.
         pose: float32 (4, 4), scan <- camera, metres. Not finite if tracking was lost.
-        timestamps: Of color and depth, microseconds; often 0, and sometimes not in order.
         offset: Its first byte in the file.
         color_bytes: Size of the stored color image.
         depth_bytes: Size of the stored depth image.
@@ -123,7 +118,6 @@ class Frame:
 
     number: int
     pose: NDArray[np.float32]
-    timestamps: tuple[int, int]
     offset: int
     color_bytes: int
     depth_bytes: int
@@ -142,9 +136,10 @@ class Frame:
         Raises:
             FileError: It is damaged, or has another size than the color camera.
         """
+        jpeg = self.jpeg
         with self._naming_image("color"):
-            check_jpeg(self.jpeg, self._stream.color_camera.size)
-        return self.jpeg
+            check_jpeg(jpeg, self._stream.color_camera.size)
+        return jpeg
 
     def color(self) -> NDArray[np.uint8]:
         """Decode the color image, with Pillow.
@@ -264,7 +259,6 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         return Frame(
             number=number,
             pose=self.poses[number],
-            timestamps=tuple(head["timestamps"].tolist()),
             offset=self._offsets[number],
             color_bytes=int(head["color_bytes"]),
             depth_bytes=int(head["depth_bytes"]),
@@ -294,18 +288,17 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             else:
                 self._file.seek(offset)
                 data = self._file.read(size_bytes)
-        except (OSError, ValueError) as error:
-            # ValueError: the stream is closed.
+        except (OSError, ValueError, OverflowError) as error:
+            # ValueError: the stream is closed. OverflowError: no file has so many bytes.
             raise FileError(self.path, f"cannot be read: {error}") from error
         if len(data) != size_bytes:
-            raise FileError(self.path, "has become shorter while it was read")
+            raise FileError(
+                self.path, f"is truncated: {size_bytes:,} bytes at byte {offset:,} are not there"
+            )
         return data
 
     def _read_header(self) -> tuple[Any, int]:
         """Read and check the header, a scalar of the type `_HEADER`, and find its end."""
-        truncation = f"is truncated within its header: {self.size_bytes:,} bytes"
-        if self.size_bytes < _START.size:
-            raise FileError(self.path, truncation)
         start = self.read_at(0, _START.size)
         version, name_bytes = _START.unpack(start)
         if version != _VERSION:
@@ -314,15 +307,12 @@ class SensorStream(AbstractContextManager["SensorStream"]):
                 f"is not a sensor stream of version {_VERSION}: its version is {version:,}",
             )
         offset = _START.size + name_bytes
-        end = offset + _HEADER.itemsize
-        if end > self.size_bytes:
-            raise FileError(self.path, truncation)
         data = self.read_at(offset, _HEADER.itemsize)
         header = np.frombuffer(data, _HEADER)[0]
         problem = _find_problem(header)
         if problem:
             raise FileError(self.path, f"its header has {problem}")
-        return header, end
+        return header, offset + _HEADER.itemsize
 
     def _find_frames(self, offset: int, frame_count: int) -> tuple[list[int], NDArray[Any]]:
         """Find the offsets of the frames, and read their heads.
@@ -417,9 +407,6 @@ def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
             f"color compression {color} and depth compression {depth}, "
             f"expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)"
         )
-    frame_count = int(header["frame_count"])
-    if not 0 < frame_count <= _MAX_FRAMES:
-        return f"{frame_count:,} frames"
     for name in ("color", "depth"):
         width, height = header[f"{name}_size"].tolist()
         image_bytes = width * height * _DEPTH_VALUE_BYTES
@@ -428,10 +415,9 @@ def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
         matrices = [header[f"{name}_intrinsic"], header[f"{name}_extrinsic"]]
         if not np.isfinite(matrices).all():
             return "a matrix that is not finite"
-    depth_shift = float(header["depth_shift"])
-    if not 0 < depth_shift < _MAX_DEPTH_SHIFT:
-        expected = f"expected a positive number below {_MAX_DEPTH_SHIFT:,}"
-        return f"a depth shift of {depth_shift}, {expected}"
+    # NaN is not positive.
+    if not header["depth_shift"] > 0:
+        return f"a depth shift of {header['depth_shift']}, expected a positive number"
     return ""
 
 

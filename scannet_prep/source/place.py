@@ -64,11 +64,11 @@ def find_kind(place: str | Path) -> PlaceKind:
 
 def _find_kind_of_tree(path: Path) -> PlaceKind:
     """Determine what a folder of scene folders is."""
-    from scannet_prep.frames.record import is_frame_folder
+    from scannet_prep.frames.record import find_records
     from scannet_prep.raw.lock import LOCK_NAME
     from scannet_prep.raw.tree import find_raw_scenes, find_shared_files
 
-    if is_frame_folder(path):
+    if find_records(path):
         return "frames"
     if find_raw_scenes(path, may_be_empty=True) or find_shared_files(path):
         return "raw"

@@ -212,7 +212,7 @@ def plan(
 def _read_manifest(out_dir: Path) -> FramesManifest:
     """Read the records of all scenes of a folder."""
     paths = find_records(out_dir)
-    return FramesManifest({str(scene_id): read_record(path) for scene_id, path in paths.items()})
+    return FramesManifest({name: read_record(path) for name, path in paths.items()})
 
 
 def _choose_options(
