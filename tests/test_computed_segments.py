@@ -73,7 +73,7 @@ def test_option_belongs_to_the_folder(raw, plain, computed):
     assert refused.status == 2
     assert "--compute-segments" in refused.stderr
     assert digests(plain) == before
-    assert again.json["options"]["compute_segments"] is True
+    assert "--compute-segments" in again.json["options"]
     assert not again.json["made"]
     stored = read_test_scene(plain).arrays()["meta"].item()
     assert "compute" not in stored

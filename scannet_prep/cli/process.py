@@ -24,16 +24,11 @@ examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
-from scannet_prep.base.text import count_of, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_tasks, summarize_run
+from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
-
-if TYPE_CHECKING:
-    from scannet_prep.stages.process import ProcessPlan, ProcessReport
+from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -74,24 +69,10 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "labels.ply",
     )
     shared.add_selection_arguments(parser)
-    run_options = parser.add_argument_group("how to run")
-    shared.add_jobs_argument(run_options)
-    shared.add_dask_argument(run_options)
-    run_options.add_argument(
-        "--force",
-        action="store_true",
-        help="make scenes again even if they are up to date; with different options, the whole "
-        "folder",
-    )
-    run_options.add_argument(
+    add_run_arguments(parser).add_argument(
         "--strict",
         action="store_true",
         help="doubts about labels are errors, such as an unknown raw category",
-    )
-    run_options.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="show which scenes would be made and why, and write nothing",
     )
 
 
@@ -99,10 +80,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.stages import process
 
-    if arguments.dask is not None:
-        # Relative paths would be wrong on workers, which have another current folder.
-        arguments.raw = arguments.raw.absolute()
-        arguments.output = arguments.output.absolute()
+    resolve_paths(arguments)
     # Options that the command leaves out are those of the folder.
     names = ("scannet200", "align_axis", "faces", "labels_from", "compute_segments")
     options = {name: value for name, value in vars(arguments).items() if name in names}
@@ -114,40 +92,4 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         is_forced=arguments.force,
         is_strict=arguments.strict,
     )
-    console.say(_describe(plan))
-    more: dict[str, Any] = {"options": plan.context.options}
-    if arguments.dry_run:
-        reasons, lines = describe_tasks(plan.tasks)
-        facts = {"dry_run": True, "raw_dir": plan.raw_dir, "out_dir": plan.out_dir}
-        more |= {"to_make": reasons, "kept": plan.kept, "failures": plan.failures}
-        return Outcome(facts, lines, (*plan.notes, *plan.failures), more)
-    with shared.executor_from(arguments) as executor:
-        report = process.run(
-            plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
-        )
-    return Outcome(report, _summarize(report, console), (*plan.notes, *report.failures), more)
-
-
-def _describe(plan: ProcessPlan) -> str:
-    """Describe folders and options."""
-    options = plan.context.options
-    scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
-    return (
-        f"process: {plan.raw_dir} -> {plan.out_dir}: {scenes}\n"
-        f"{options.flags}: {options.label_set.name}, label map: {plan.context.label_map.source}"
-    )
-
-
-def _summarize(report: ProcessReport, console: Console) -> Iterator[str]:
-    """Describe the result of a run."""
-    for warning in report.warnings:
-        shown = len(warning.scenes) if console.is_verbose else 3
-        yield f"warning: {warning.text} ({list_some(warning.scenes, shown)})"
-    yield from summarize_run(report, "", console.seconds)
-    if report.raw_gone:
-        yield f"kept, although their raw files are gone: {list_some(report.raw_gone)}"
-    if report.unfinished:
-        yield (
-            f"not finished: {count_of(len(report.unfinished), 'scene')} of an interrupted run "
-            f"({list_some(report.unfinished)}): run the command for these, too"
-        )
+    return carry_out(plan, arguments, console)

@@ -139,31 +139,15 @@ class SceneWarning:
         return f"{self.fault}: {effect}"
 
 
-@dataclass(frozen=True, slots=True)
-class WarningSummary:
-    """The same oddity in several scenes.
-
-    Attributes:
-        kind: The kind of oddity.
-        text: The text of the warning, with the counts added up.
-        count: Number of groups, segments or vertices that are concerned, in all scenes.
-        scenes: The scenes that show it.
-    """
-
-    kind: WarningKind
-    text: str
-    count: int
-    scenes: tuple[str, ...]
-
-
-def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[WarningSummary]:
+def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[tuple[str, list[str]]]:
     """Merge the warnings of many scenes, so that each oddity appears once.
 
     Args:
         warnings: Pairs of scene id and warning.
 
     Returns:
-        One summary for each kind and subject, in order of first appearance.
+        For each kind and subject, in order of first appearance: the text of the warning, with the
+        counts added up, and the scenes that show it.
     """
     # For each oddity, the count in each scene.
     scene_counts: dict[tuple[WarningKind, str], Counter[str]] = {}
@@ -173,7 +157,6 @@ def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[War
 
     summaries = []
     for (kind, subject), counts in scene_counts.items():
-        total = counts.total()
-        text = SceneWarning(kind, subject, total).text
-        summaries.append(WarningSummary(kind, text, total, scenes=tuple(counts)))
+        text = SceneWarning(kind, subject, counts.total()).text
+        summaries.append((text, [*counts]))
     return summaries

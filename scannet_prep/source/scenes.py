@@ -213,8 +213,7 @@ class ProcessedScenes(Place):
             "problem": "" if self.fault is None else self.fault.message,
             "failures": self.failures,
             "warnings": [
-                f"{summary.text} (scenes: {len(summary.scenes):,})"
-                for summary in summarize_warnings(warnings)
+                f"{text} (scenes: {len(scenes):,})" for text, scenes in summarize_warnings(warnings)
             ],
         }
 
