@@ -166,7 +166,7 @@ def plan(
         TransferError: A web server does not send an archive.
     """
     selection = selection or Selection()
-    # What is refused without the scenes comes first: to open them may take a while on a server.
+    # Check first what can be refused without the scenes: opening them may take a while on a server.
     export_format = find_format(format_name)
     for name in settings or {}:
         if name not in export_format.uses:

@@ -214,7 +214,7 @@ class _RunState:
             if name not in self._unfinished
         }
         self._failures = {failure.scene_id: failure for failure in plan.failures}
-        # It may be a folder that is no scene.
+        # It may be a folder that is not a scene.
         self._failures.pop("", None)
         # A run for all scenes finds out anew which of them exist, and which fail.
         if not plan.has_all:

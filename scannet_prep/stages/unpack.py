@@ -231,7 +231,7 @@ def _write_scene(
 
 
 def _write_others(report: UnpackReport, others: Files, selection: Selection) -> None:
-    """Write the files of no scene, except for the records that each folder has of its own."""
+    """Write the files that belong to no scene, except for the records of each folder itself."""
     left_out = {MANIFEST_NAME, FAILED_NAME, ACCEPTANCE_NAME}
     if not selection.has_all or (report.out_dir / LOCK_NAME).exists():
         left_out.add(LOCK_NAME)
