@@ -48,7 +48,7 @@ _HINT_EVALUATE = "`scannet-prep evaluate`, with predictions of val, finds the nu
 
 
 class IdCounts:
-    """How often each id occurs in prediction files, by class of the ground truth.
+    """Counts of the ids in prediction files, by class of the ground truth.
 
     Args:
         predictions: The predictions. Their label set is that of the ground truth, too.

@@ -127,12 +127,12 @@ class SceneWarning:
 
     @property
     def fault(self) -> str:
-        """What was found, in words."""
+        """The fault, in words."""
         return self.kind.fault.format(subject=self.subject, count=self.count)
 
     @property
     def text(self) -> str:
-        """What was found, and how the scene is processed anyway."""
+        """The fault, and how the scene is processed anyway."""
         if not self.kind.effect:
             return self.fault
         effect = self.kind.effect.format(subject=self.subject, count=self.count)

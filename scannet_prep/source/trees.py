@@ -155,7 +155,7 @@ class RawTree(Place):
         return findings
 
     def describe(self) -> dict[str, Any]:
-        """Name the label map, and list the files of no scene with their sizes."""
+        """Name the label map, and list the files that belong to no scene with their sizes."""
         shared = {}
         for path in find_shared_files(self.folder).values():
             shared[path.name] = format_bytes(path.stat().st_size)

@@ -80,7 +80,7 @@ class ExportTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExportContext:
-    """What all tasks of a run share.
+    """The settings that all tasks of a run share.
 
     Attributes:
         place: The folder or archive of the processed scenes.
@@ -295,7 +295,7 @@ def run(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> ExportReport:
-    """Export the scenes of a plan. A bad one stops no other.
+    """Export the scenes of a plan. A bad scene does not stop the others.
 
     Args:
         plan: From `plan`.

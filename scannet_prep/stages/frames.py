@@ -54,7 +54,7 @@ _HINT_STREAMS = (
 
 
 class FrameCount(NamedTuple):
-    """How many frames a scene has.
+    """The number of frames of a scene.
 
     Attributes:
         frames: The frames that are extracted.
@@ -67,7 +67,7 @@ class FrameCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FramesContext:
-    """What all tasks of a run share.
+    """The settings that all tasks of a run share.
 
     Attributes:
         options: What is extracted.
@@ -81,7 +81,7 @@ class FramesContext:
 
 
 class FramesManifest(msgspec.Struct, frozen=True):
-    """What a folder holds: the records of its scenes."""
+    """The content of a folder: the records of its scenes."""
 
     scenes: Mapping[str, FramesRecord] = {}
     failures: Mapping[str, Finding] = {}

@@ -162,7 +162,7 @@ def _select(archive: Archive | PipedArchive, selection: Selection) -> list[Packe
 
 
 def _check_folder(out_dir: Path, manifest: Manifest | None) -> Manifest | None:
-    """Refuse a folder that holds something else than the archive.
+    """Refuse a folder that holds other scenes than the archive.
 
     Args:
         out_dir: The folder.
