@@ -136,7 +136,7 @@ def test_damaged_files_of_an_existing_tree_are_fetched_again(server, tmp_path):
     os.truncate(mesh, size_bytes)
     damaged = {
         scene_path(tmp_path, LABELS_MESH): mesh.read_bytes(),
-        scene_path(tmp_path, SEGMENTS): scene_path(tmp_path, SEGMENTS, SCENES[1]).read_bytes(),
+        scene_path(tmp_path, SEGMENTS): scene_path(tmp_path, SEGMENTS).read_bytes()[:-9],
         scene_path(tmp_path, ".aggregation.json"): b"<html>404</html>",
         scene_path(tmp_path, ".txt"): scene_path(tmp_path, ".txt").read_bytes()[:5],
         tmp_path / LABEL_MAP: b"id\tname\n1\twall\n",

@@ -6,7 +6,6 @@ import zipfile
 import pytest
 from large_files import make_zip
 
-from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError
 from scannet_prep.raw.zip_file import check_zip, open_zip, read_member
 
@@ -15,17 +14,13 @@ def test_complete_zip_files_are_accepted_member_by_member(tmp_path):
     path = tmp_path / "file.zip"
     for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         path.write_bytes(make_zip(compression))
-        sizes = []
-        progress = Progress()
-        progress.advance = sizes.append
-        check_zip(path, progress)
-        assert len(sizes) == 2
+        check_zip(path)
 
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("large", bytes(3 << 20))
         for number in range(70_000):  # more than the end record can count
             archive.writestr(str(number), b"")
-    check_zip(path, Progress())
+    check_zip(path)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -41,14 +36,13 @@ def test_zip_file_with_any_flipped_bit_is_complete_or_damaged(tmp_path, compress
         flipped[index // 8] ^= 1 << index % 8
         path.write_bytes(flipped)
         try:
-            check_zip(path, Progress())
+            check_zip(path)
         except FileError:
             continue
         with zipfile.ZipFile(path) as archive:
             assert {archive.read(member) for member in archive.infolist()} == expected, index
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_damaged_zip_files_and_members_are_refused(tmp_path):
     path = tmp_path / "file.zip"
     whole = make_zip(zipfile.ZIP_STORED)
@@ -71,16 +65,13 @@ def test_damaged_zip_files_and_members_are_refused(tmp_path):
     for data, problem in cases:
         path.write_bytes(data)
         with pytest.raises(FileError, match=problem):
-            check_zip(path, Progress())
+            check_zip(path)
 
     path.write_bytes(inside)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("label-filt/0.png", b"")
     with open_zip(path) as archive:
         for name, problem in (
-            ("label-filt/0.png", "has 2 'label-filt/0.png', expected one"),
             ("label-filt/1.png", "'label-filt/1.png' in it is damaged: Bad CRC-32"),
-            ("label-filt/2.png", "has no 'label-filt/2.png', expected one"),
+            ("label-filt/2.png", "has no 'label-filt/2.png'"),
         ):
             with pytest.raises(FileError, match=problem):
                 read_member(archive, path, name)

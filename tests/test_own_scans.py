@@ -167,7 +167,7 @@ def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unus
             data = data.replace(f"uchar {old}\n".encode(), f"uchar {new}\n".encode())
     (tmp_path / "room.ply").write_bytes(data)
 
-    mesh = read_mesh(tmp_path / "room.ply", is_own=True)
+    mesh = read_mesh(tmp_path / "room.ply")
 
     notes = [f"{note.kind.value}: {note.fault}" for note in mesh.notes]
     assert len(notes) == len(expected)
@@ -197,7 +197,7 @@ def test_meshes_that_cannot_be_used_are_refused_with_the_reason(tmp_path, ply, p
     (tmp_path / "room.ply").write_bytes(ply.encode())
 
     with pytest.raises(FileError, match=problem) as caught:
-        read_mesh(tmp_path / "room.ply", is_own=True)
+        read_mesh(tmp_path / "room.ply")
 
     assert "scenes of your own need binary PLY files" in caught.value.hint
     assert "download" not in caught.value.hint
@@ -278,3 +278,20 @@ def test_page_leads_from_a_mesh_to_a_picture_of_the_predictions(tmp_path):
         assert outcome.status == 0, outcome.stderr
 
     assert (tmp_path / "room.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("scene_id", [tiny.SCENE_ID, tiny.TEST_SCENE_ID])
+@pytest.mark.parametrize("lacks", ["colours", "faces"])
+def test_mesh_of_the_release_that_lacks_what_all_have_fails(tmp_path, scene_id, lacks):
+    mesh = Ply(faces=None if lacks == "faces" else tiny.FACES).encode()
+    if lacks == "colours":
+        mesh = mesh.replace(b"red", b"Rot")
+    annotation = {"_vh_clean_2.0.010000.segs.json": None, ".aggregation.json": None}
+    files = annotation if scene_id == tiny.TEST_SCENE_ID else {}
+    tiny.write_tiny(tmp_path / "raw", files | {"_vh_clean_2.ply": mesh}, scene_id)
+
+    outcome = run_main("process", tmp_path / "raw", "-o", tmp_path / "out")
+
+    assert outcome.status == 3
+    assert lacks in outcome.stderr
+    assert "download its files again" in outcome.stderr

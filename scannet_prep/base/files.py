@@ -46,6 +46,9 @@ _MAX_BYTES = 1 << 32
 _ANY_BYTES = 1 << 60
 # Opening a FIFO would wait for a writer. Windows has neither FIFOs nor this flag.
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
+_HINT_TEXT = "save it as plain text in UTF-8; if it is not yours, get it again"
+_LINE_END = re.compile(r"\r{0,2}\n|\r")
+_COMMENT = re.compile(r"^#.*", re.MULTILINE)
 _FILE_TYPES = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe"}
 _BLOCK_BYTES = 1 << 18
 _TEMPORARY_SUFFIX = ".tmp"
@@ -129,6 +132,31 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
     """Read a whole regular file; arguments and errors are those of `open_file`."""
     with open_file(path, max_bytes) as file:
         return file.read()
+
+
+def read_text(path: Path, max_bytes: int = _MAX_BYTES, hint: str = _HINT_TEXT) -> str:
+    """Read a text file of people or of other programs.
+
+    A byte order mark is dropped, and so are the words of comments, which are lines that begin with
+    `#`. Every end of a line becomes one LF, also CR CR LF, which a file has that was converted to
+    the line ends of Windows twice. The numbers of lines stay.
+
+    Args:
+        path: The file.
+        max_bytes: Largest size that the file may have.
+        hint: The hint for a file that is not text.
+
+    Raises:
+        MissingFileError: See `open_file`.
+        FileError: See `open_file`; or it is not text, or in another encoding than UTF-8.
+    """
+    data = read_file(path, max_bytes)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = f"is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}"
+        raise FileError(path, problem, hint) from None
+    return _COMMENT.sub("", _LINE_END.sub("\n", text))
 
 
 def write_atomically(path: Path, chunks: Iterable[Buffer]) -> None:

@@ -116,7 +116,7 @@ def process_scene(
         FileError: A raw file is missing, cannot be read, is damaged, or does not fit the others.
     """
     paths = find_raw_files(scene, split, options)
-    contents = {kind: read_raw_file(kind, path, scene.scene_id) for kind, path in paths.items()}
+    contents = {kind: read_raw_file(kind, path) for kind, path in paths.items()}
     # After reading, which refuses files that are too large to be what they should be.
     inputs = {path.name: Fingerprint.from_file(path) for path in paths.values()}
     mesh: Mesh = contents[release.MESH]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.files import open_file, read_file
+from scannet_prep.base.files import open_file, read_text
 from scannet_prep.errors import FileError
 
 LOCK_NAME = "scannet.lock"
@@ -59,10 +59,8 @@ def read_tree_lock(raw_dir: Path) -> dict[str, LockEntry]:
     entries: dict[str, LockEntry] = {}
     if not path.exists():
         return entries
-    # Editors on Windows begin a file with a byte-order mark, which "utf-8-sig" removes.
-    text = read_file(path).decode("utf-8-sig", errors="replace")
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.startswith("#"):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
             continue
         match = _LINE.fullmatch(line)
         if match is None:

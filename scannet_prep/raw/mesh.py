@@ -36,11 +36,10 @@ Positions: TypeAlias = NDArray[np.floating[Any]]
 # In metres. Larger coordinates are a sign of a flipped bit in an exponent, or of another unit.
 # Beyond 10 km, float32 would round to more than half a millimetre.
 _MAX_COORDINATE = 1_000
-# In metres. Few own meshes are longer, unless their unit is another one.
+# In metres. Few meshes are longer, unless their unit is another one.
 _LARGE_EXTENT = 100
 
 _MAX_HEADER_BYTES = 65_536
-_PAGE_BYTES = 4096
 _COUNT = re.compile(rb"^element\s+\S+\s+(\d{1,18})", re.MULTILINE)
 _COMMENT = re.compile(rb"^(comment|obj_info)\b.*$", re.MULTILINE)
 _QUESTION_MARKS = bytes(range(128)) + b"?" * 128
@@ -48,8 +47,11 @@ _QUESTION_MARKS = bytes(range(128)) + b"?" * 128
 _PLY_ERRORS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 # The names that programs give to the list of the vertices of a face, and to colours.
 _FACE_LISTS = ("vertex_indices", "vertex_index")
-_COLORS = ("red", "green", "blue")
-_OWN_COLORS = (_COLORS, ("diffuse_red", "diffuse_green", "diffuse_blue"), ("r", "g", "b"))
+_COLORS = (
+    ("red", "green", "blue"),
+    ("diffuse_red", "diffuse_green", "diffuse_blue"),
+    ("r", "g", "b"),
+)
 _GREY = 128
 _MAX_LABEL = np.iinfo(np.uint16).max
 _NO_LABELS = "has no labels: its vertices have no property label"
@@ -87,55 +89,40 @@ class Mesh:
         return len(self.positions)
 
 
-def read_mesh(
-    path: Path,
-    max_bytes: int = MESH.max_bytes,
-    *,
-    has_labels: bool = False,
-    is_own: bool = False,
-) -> Mesh:
+def read_mesh(path: Path, max_bytes: int = MESH.max_bytes, *, has_labels: bool = False) -> Mesh:
     """Read a mesh: binary of both byte orders or text, with properties that are found by name.
 
-    It must be in metres, and within 1 km of the origin.
+    It must be in metres, and within 1 km of the origin. Colours are bytes, or floats from 0 to 1;
+    without any, all are grey.
 
     Args:
         path: The file.
         max_bytes: Largest size of the file.
         has_labels: Whether it is a `labels.ply`.
-        is_own: Whether it is from another program. Its colours may be missing, which makes all of
-            them grey; they may be floats from 0 to 1; and they may be named `diffuse_red` or `r`,
-            and so on.
 
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read, or is too large.
-        FileError: It is damaged, not triangular, lacks coordinates, colours or labels, or is a
-            `labels.ply` in place of a mesh.
+        FileError: It is damaged, not triangular, lacks coordinates or labels, has colours of
+            another type, or is a `labels.ply` in place of a mesh.
     """
     with naming_file(path):
         ply = _read_ply(path, max_bytes)
-        vertices = _find_vertices(ply)
+        if "vertex" not in ply or not ply["vertex"].count or not ply["vertex"].properties:
+            raise ContentError("has no vertices, or vertices without any property")
+        vertices: Vertices = np.asarray(ply["vertex"].data)
         names = vertices.dtype.names or ()
         if has_labels is not ("label" in names):
             raise ContentError(_NO_LABELS if has_labels else _LABELS)
         positions = _find_positions(vertices)
         faces = _find_faces(ply, len(vertices))
-        labels = np.empty(0, np.uint16)
-        if has_labels:
-            labels = _find_labels(vertices)
-        notes = []
-        if not len(faces):
-            notes.append(SceneWarning(WarningKind.NO_FACES))
-
-        color_names: Sequence[str] = _COLORS
-        if is_own:
-            complete = [one for one in _OWN_COLORS if set(one).issubset(names)]
-            color_names = complete[0] if complete else ()
-            notes += _iter_own_notes(ply, positions, color_names)
+        labels = _find_labels(vertices) if has_labels else np.empty(0, np.uint16)
+        color_names = next((one for one in _COLORS if set(one).issubset(names)), ())
         colors = np.full((len(vertices), 3), _GREY, np.uint8)
         if color_names:
-            colors = _find_colors(vertices, color_names, may_be_shares=is_own)
-        return Mesh(positions, colors, faces, labels, tuple(notes))
+            colors = _find_colors(vertices, color_names)
+        notes = tuple(_iter_notes(ply, positions, faces, color_names))
+        return Mesh(positions, colors, faces, labels, notes)
 
 
 def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
@@ -174,13 +161,11 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
         if is_text:
             stream = io.TextIOWrapper(stream, "ascii", "replace")
         lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
-        # Before NumPy 2.2, an empty list of faces cannot be mapped at the end of a page.
-        mmap = "r" if size_bytes % _PAGE_BYTES else False
         try:
             # If numbers do not fit their type, plyfile continues; they are checked later.
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                ply = plyfile.PlyData.read(stream, mmap=mmap, known_list_len=lengths)
+                ply = plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
         except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
             problem = f"is damaged, truncated, or not of triangles ({size_bytes:,} bytes)"
             raise ContentError(f"{problem}: {error}") from None
@@ -190,13 +175,6 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
     if rest:
         raise ContentError(f"has {len(rest):,} of {size_bytes:,} bytes after its end")
     return ply
-
-
-def _find_vertices(ply: plyfile.PlyData) -> Vertices:
-    """Return the vertices, at least one."""
-    if "vertex" not in ply or not ply["vertex"].count or not ply["vertex"].properties:
-        raise ContentError("has no vertices, or vertices without any property")
-    return np.asarray(ply["vertex"].data)
 
 
 def _copy_columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[Any]:
@@ -237,22 +215,21 @@ def _find_positions(vertices: Vertices) -> Positions:
     return columns.T
 
 
-def _find_colors(
-    vertices: Vertices, names: Sequence[str], *, may_be_shares: bool
-) -> NDArray[np.uint8]:
-    """Return the colours, uint8 (V, 3), of bytes or, if they may be, of floats from 0 to 1."""
+def _find_colors(vertices: Vertices, names: Sequence[str]) -> NDArray[np.uint8]:
+    """Return the colours, uint8 (V, 3), of bytes or of floats from 0 to 1."""
     columns = _copy_columns(vertices, names, "fiu")
     colors = np.stack([*columns], axis=1)
     if colors.dtype == np.uint8:
         return colors
     smallest = colors.min()
     largest = colors.max()
+    # False if one of them is NaN.
     are_shares = colors.dtype.kind == "f" and smallest >= 0 and largest <= 1
-    if not may_be_shares or not are_shares:
+    if not are_shares:
         listed = ", ".join(names)
         raise ContentError(
             f"{listed} have type {colors.dtype} and values from {smallest} to {largest}, "
-            "expected uchar (0..255); in a scene of your own, also float (0..1)"
+            "expected uchar (0..255) or float (0..1)"
         )
     levels: Positions = np.rint(colors * 255)
     return levels.astype(np.uint8)
@@ -270,8 +247,6 @@ def _find_labels(vertices: Vertices) -> NDArray[np.uint16]:
 
 def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
     """Return the faces, int32 (F, 3): triangles, whose vertices exist."""
-    if "tristrips" in ply:
-        raise ContentError("has strips of triangles, expected a list of triangles")
     if "face" not in ply or not ply["face"].count:
         return np.empty((0, 3), np.int32)
     element = ply["face"]
@@ -299,10 +274,15 @@ def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
     return columns.astype(np.int32, copy=False).T
 
 
-def _iter_own_notes(
-    ply: plyfile.PlyData, positions: Positions, color_names: Sequence[str]
+def _iter_notes(
+    ply: plyfile.PlyData,
+    positions: Positions,
+    faces: NDArray[np.int32],
+    color_names: Sequence[str],
 ) -> Iterator[SceneWarning]:
-    """Iterate over what a mesh of another program lacks, and what it has that is not used."""
+    """Iterate over what a mesh lacks, and what it has that is not used."""
+    if not len(faces):
+        yield SceneWarning(WarningKind.NO_FACES)
     if not color_names:
         yield SceneWarning(WarningKind.NO_COLORS)
     extent = np.ptp(positions, axis=0).max()

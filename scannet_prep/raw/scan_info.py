@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import read_file
+from scannet_prep.base.files import read_text
 from scannet_prep.errors import ContentError
 from scannet_prep.raw.tree import naming_file
 from scannet_prep.release.files import INFO
@@ -44,15 +43,9 @@ def read_scan_info(path: Path, max_bytes: int = INFO.max_bytes) -> ScanInfo:
         FileError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
             numbers up to a million.
     """
-    data = read_file(path, max_bytes)
+    text = read_text(path, max_bytes)
     with naming_file(path):
-        content = describe_beginning(data[:BEGINNING_BYTES])
-        if content:
-            raise ContentError(f"is {content}, expected lines key = value")
-        try:
-            values = _parse_lines(data.decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            raise ContentError(f"is not text: byte {error.start} is damaged") from None
+        values = _parse_lines(text)
         axis_alignment = None
         if "axisAlignment" in values:
             axis_alignment = _parse_matrix(values["axisAlignment"])
@@ -79,9 +72,7 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
 def _parse_lines(text: str) -> dict[str, str]:
     """Parse lines of `key = value`; at least one."""
     values: dict[str, str] = {}
-    # A file that was converted to the line ends of Windows twice has `\r\r\n`.
-    lines = text.replace("\r\r\n", "\n").splitlines()
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         key, equals, value = line.partition("=")

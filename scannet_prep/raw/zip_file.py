@@ -10,14 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scannet_prep.base.files import open_file
-from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError
 
-# No file of the release is larger.
-_MAX_FILE_BYTES = 1 << 40
 _PIECE_BYTES = 1 << 20
-# Largest member that is read as a whole. A raw image of 1296 x 968 has 2.5 MB.
-_MAX_MEMBER_BYTES = 1 << 26
+_MAX_BYTES = 1 << 40
 # Each entry of the directory begins with this.
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 # RuntimeError is raised for encrypted members. It includes NotImplementedError, which is raised for
@@ -26,13 +22,13 @@ _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, Valu
 
 
 @contextmanager
-def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open a zip file.
+def open_zip(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file of at most `max_bytes`.
 
     Raises:
         FileError: It cannot be read, its directory is damaged, or it has no members.
     """
-    with open_file(path, _MAX_FILE_BYTES) as raw_file:
+    with open_file(path, max_bytes) as raw_file:
         file = io.BufferedReader(raw_file, _PIECE_BYTES)
         try:
             archive = zipfile.ZipFile(file)
@@ -61,36 +57,23 @@ def read_member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
         name: The name of the member.
 
     Raises:
-        FileError: There is no such member, or more than one, or it is damaged.
+        FileError: There is no such member, or it is damaged.
     """
-    # Programs differ in which one they take if there are two.
-    count = archive.namelist().count(name)
-    if count != 1:
-        raise FileError(path, f"has {count or 'no'} {name!r}, expected one")
-    member = archive.getinfo(name)
-    if member.file_size > _MAX_MEMBER_BYTES:
-        raise FileError(
-            path,
-            f"{name!r} in it is damaged: it has {member.file_size:,} bytes, "
-            f"expected at most {_MAX_MEMBER_BYTES:,}",
-        )
     try:
-        return archive.read(member)
+        return archive.read(name)
+    except KeyError:
+        raise FileError(path, f"has no {name!r}") from None
     except _ERRORS as error:
         raise FileError(path, f"{name!r} in it is damaged: {error}") from None
 
 
-def check_zip(path: Path, progress: Progress) -> None:
-    """Decompress every member of a zip file, and compare it with its CRC-32.
-
-    Args:
-        path: The file.
-        progress: Its `advance` is called with the number of stored bytes that were checked.
+def check_zip(path: Path, max_bytes: int = _MAX_BYTES) -> None:
+    """Decompress every member of a zip file of at most `max_bytes`, and compare it with its CRC-32.
 
     Raises:
         FileError: The directory at the end, or a member, is damaged; or there are no members.
     """
-    with open_zip(path) as archive:
+    with open_zip(path, max_bytes) as archive:
         for member in archive.infolist():
             try:
                 # At its end, zipfile compares the CRC-32.
@@ -100,4 +83,3 @@ def check_zip(path: Path, progress: Progress) -> None:
             except _ERRORS as error:
                 problem = f"{member.filename!r:.80} in it is damaged: {error}"
                 raise FileError(path, problem) from None
-            progress.advance(member.compress_size)

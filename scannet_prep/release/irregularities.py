@@ -20,8 +20,8 @@ class WarningKind(str, Enum):
         is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error.
             The other kinds are known irregularities of the release, which can be read in only one
             correct way.
-        is_damage: Whether every train and val scene of the release has the missing data, so that a
-            file must be damaged.
+        is_damage: Whether every such scene of the release has the missing data, so that a file must
+            be damaged.
     """
 
     fault: str
@@ -89,11 +89,11 @@ class WarningKind(str, Enum):
     NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "", "doubt"
     NO_INFO = "no_info", "no .txt on disk", "identity recorded as axis alignment"
     NO_FACES = "no_faces", "the mesh has no faces", "all normals are (0, 0, 0)", "damage"
-    # The next three are of own scenes.
     NO_COLORS = (
         "no_colors",
-        "the vertices of the mesh have no colours",
+        "no properties of the vertices are known as colours",
         "all colours are (128, 128, 128)",
+        "damage",
     )
     UNUSED_PROPERTIES = "unused_properties", "the mesh has {subject}", "not used"
     LARGE_MESH = "large_mesh", "the mesh is {subject} m long", "its unit must be the metre"

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from scannet_prep.base.files import read_file
+from scannet_prep.base.files import read_text
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.release.files import LABEL_MAP, SPLIT_DIRS, TASKS_DIR
@@ -85,18 +85,15 @@ def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap
     """Read a copy of `scannetv2-labels.combined.tsv`.
 
     Only the columns `raw_category`, `id` and `nyu40id` are used. They are found by name, because
-    the other columns differ between copies. Lines may end in LF, CRLF or CR CR LF.
+    the other columns differ between copies.
 
     Raises:
         MissingFileError: There is no such file.
         FileError: The file is not such a table, has no rows, or contradicts itself.
     """
-    data = read_file(path, max_bytes)
+    text = read_text(path, max_bytes, LABEL_MAP_HINT)
     try:
-        return LabelMap(str(path), _parse_rows(data.decode("utf-8-sig")))
-    except UnicodeDecodeError as error:
-        problem = f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}"
-        raise FileError(path, problem, LABEL_MAP_HINT) from None
+        return LabelMap(str(path), _parse_rows(text))
     except (ContentError, csv.Error) as error:
         problem = getattr(error, "message", f"is not a table: {error}")
         raise FileError(path, problem, LABEL_MAP_HINT) from None
@@ -157,9 +154,8 @@ def _parse_rows(text: str) -> dict[str, RawIds]:
     Raises:
         ContentError: It is not such a table, has no rows, or contradicts itself.
     """
-    # `newline=""` keeps the line ends for csv, which takes the second CR of CR CR LF for an empty
-    # line. A quotation mark is part of a name.
-    lines = io.StringIO(text.lstrip("\r\n"), newline="")
+    # A quotation mark is part of a name.
+    lines = io.StringIO(text.lstrip("\n"))
     reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     header = reader.fieldnames or []
     missing = [name for name in _NEEDED_COLUMNS if header.count(name) != 1]
@@ -182,7 +178,7 @@ def _parse_rows(text: str) -> dict[str, RawIds]:
     if not rows:
         raise ContentError(f"has a header and 0 rows, expected about {RELEASE_ROWS}")
     # Rows may be shorter than the header, but not the last one of a file that was cut off.
-    if None in cells.values() and not text.endswith(("\n", "\r")):
+    if None in cells.values() and not text.endswith("\n"):
         raise ContentError(f"ends within row {number}, expected {len(header)} columns")
     return rows
 

@@ -14,6 +14,7 @@ _OWN_ID = re.compile(OWN_ID_PATTERN)
 # Names that are easily taken for a scene of the release, such as `scene00_00`, `Scene0011_00_copy`
 # and `0011_00`.
 _LIKE_RELEASE_ID = re.compile(r"scene[_-]*\d.*|\d{3,5}(_\d{1,3})?", re.ASCII | re.IGNORECASE)
+_NUMBERS = re.compile(r"(?<!\d)\d{4}_\d{2}(?!\d)", re.ASCII)
 
 
 class SceneId(str):
@@ -63,6 +64,18 @@ class SceneId(str):
     def scan(self) -> int | None:
         """Number of the scan within its space, 1 for `scene0011_01`; None for an own scene."""
         return int(self[10:]) if self.is_of_release(self) else None
+
+
+def suggest_scene_id(text: str) -> str:
+    """Suggest the scene of the release that other programs name so: `scene0011_00.npz`, `0011_00`.
+
+    Returns:
+        A hint; empty if the text is a scene id, or contains none.
+    """
+    match = _NUMBERS.search(text)
+    if match is None or SceneId.is_valid(text):
+        return ""
+    return f"did you mean scene{match[0]}?"
 
 
 class Split(str, Enum):

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from scannet_prep.base.files import read_file
+from scannet_prep.base.files import read_text
 from scannet_prep.release.scene import SceneId, Split
 
 
@@ -39,9 +39,9 @@ def read_scene_list(path: Path) -> list[str]:
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It cannot be read.
+        FileError: It cannot be read, or is not text.
     """
-    lines = read_file(path).decode("utf-8", "replace").splitlines()
+    lines = read_text(path).splitlines()
     names = [line.partition("#")[0].strip() for line in lines]
     return [name for name in names if name]
 

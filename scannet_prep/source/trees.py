@@ -19,7 +19,7 @@ from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.frames.record import RECORD_NAME, read_record
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.raw.check import check_file
+from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.lock import LockEntry, digest_file, read_tree_lock
 from scannet_prep.raw.tree import (
     RawScene,
@@ -127,7 +127,7 @@ class RawTree(Place):
         elif not files:
             raise FileError(scene.directory, "holds no file of the release", _HINT_DOWNLOAD)
         for kind, path in files.items():
-            findings += _attempt(scene_id, check_file, kind, path, scene_id)
+            findings += _attempt(scene_id, read_raw_file, kind, path)
         # If each file is intact, they contradict each other, or one is missing.
         if not any(finding.is_error for finding in findings):
             findings += contradictions
@@ -148,7 +148,7 @@ class RawTree(Place):
         for folder in (self.folder, self.folder / release.TASKS_DIR):
             findings += self._compare_with_records(folder)
         for kind, path in find_shared_files(self.folder).items():
-            findings += _attempt("", check_file, kind, path)
+            findings += _attempt("", read_raw_file, kind, path)
         if self._raw_scenes and not self._is_for_segmentation:
             message = "no scene has a mesh or an annotation: only the existing files are checked"
             findings.append(Finding(message=message, subject=self.name, severity="note"))
@@ -262,11 +262,10 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     scene_id = str(scene.scene_id)
     faults = []
     for warning in processed.meta.warnings:
-        is_missing = warning.kind in _MISSING and not scene.is_own
+        is_missing = warning.kind in _MISSING or warning.kind.is_damage
         is_doubt = warning.kind.is_doubt and warning.kind not in _OF_LABEL_MAP
-        is_damage = warning.kind.is_damage and processed.meta.split is not Split.TEST
         # For `process`, all of these are warnings.
-        if is_missing or is_doubt or is_damage:
+        if is_doubt or (is_missing and not scene.is_own):
             faults.append(warning.fault)
         # The label map is reported once for the whole tree.
         elif warning.kind is not WarningKind.LABEL_MAP_DIFFERS:

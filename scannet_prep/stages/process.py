@@ -36,6 +36,7 @@ from scannet_prep.release.files import MESH
 from scannet_prep.release.irregularities import summarize_warnings
 from scannet_prep.release.label_map import LabelMap, describe_differences, label_map_for
 from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.scene_run import RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
 
@@ -51,7 +52,7 @@ _CONTENT_ERRORS = {FileError.__name__, AnnotationError.__name__}
 _HINT_FOLDER = "choose another output folder"
 _HINT_HEAD = "choose another output folder; or process all of this one again, with --force"
 _HINT_LABEL_MAP = "remove it to use the built-in one, or leave out --strict"
-_HINT_DAMAGE = "every train and val scene of the release has it: download its files again"
+_HINT_DAMAGE = "every such scene of the release has it: download its files again"
 _HINT_DOUBT = "to process the scene anyway, leave out --strict"
 
 
@@ -262,9 +263,9 @@ def _check_warnings(meta: SceneMeta, *, is_strict: bool) -> None:
     Raises:
         AnnotationError: There are such warnings.
     """
-    has_annotation = meta.split is not Split.TEST and SceneId.is_of_release(meta.scene_id)
+    is_of_release = find_official_split(meta.scene_id) is not None
     for warning in meta.warnings:
-        if warning.kind.is_damage and has_annotation:
+        if warning.kind.is_damage and is_of_release:
             raise AnnotationError(warning.fault, _HINT_DAMAGE)
         if warning.kind.is_doubt and is_strict:
             raise AnnotationError(warning.fault, _HINT_DOUBT)

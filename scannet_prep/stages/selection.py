@@ -10,7 +10,7 @@ from scannet_prep.base.files import write_if_changed, writing
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import UnknownSceneError
 from scannet_prep.raw.tree import RawScene
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene import SceneId, Split, suggest_scene_id
 from scannet_prep.release.splits import find_official_split, read_scene_list
 
 FAILED_NAME = "failed.txt"
@@ -216,7 +216,7 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
             is_file = Path(name).is_file()
             if is_file or not SceneId.is_valid(name):
                 problem = f"{word:.80}: {name[:80]!r} is not a scene id"
-                raise UnknownSceneError(problem, _HINT_IDS)
+                raise UnknownSceneError(problem, suggest_scene_id(name) or _HINT_IDS)
             scene_ids[SceneId(name)] = None
     if not scene_ids:
         text = " ".join(words)

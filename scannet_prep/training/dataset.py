@@ -24,7 +24,7 @@ from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import Split, suggest_scene_id
 from scannet_prep.release.splits import read_scene_list
 from scannet_prep.source.place import open_processed
 from scannet_prep.training.limited import check_points, limit_annotation, read_points
@@ -399,8 +399,9 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 return self.scene_ids.index(key)
             raise UnknownSceneError(
                 f"{self.path}: has no {splits} scene {key!r}",
-                "choose the split of the scene, or process it; scannet-prep info lists those that "
-                "failed, with the reasons",
+                suggest_scene_id(key)
+                or "choose the split of the scene, or process it; scannet-prep info lists those "
+                "that failed, with the reasons",
             )
         index = operator.index(key)
         if not -len(self) <= index < len(self):

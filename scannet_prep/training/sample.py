@@ -87,7 +87,7 @@ def sample_from_mesh(
         matrix = np.array(axis_alignment, np.float64)
         if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
             raise UsageError(f"axis_alignment is {matrix.tolist()}, expected 4 x 4 finite numbers")
-    mesh = read_mesh(path, is_own=True)
+    mesh = read_mesh(path)
     points, normals = points_and_normals(mesh.positions, mesh.faces, matrix)
     unknown = np.full(len(points), -1, np.int32)
     sample = Sample(

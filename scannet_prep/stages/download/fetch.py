@@ -29,7 +29,7 @@ from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import format_duration
 from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
-from scannet_prep.raw.check import check_file
+from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.remote.http import HttpClient, RefusalError, RequestError
@@ -247,7 +247,7 @@ class Fetcher:
         digest = digest_file(path)
         recorded = self._report.locked.get(file.local_path)
         if recorded is None:
-            check_file(file.kind, path, file.scene_id)
+            read_raw_file(file.kind, path)
         elif digest != recorded:
             problem = f"is not the file recorded in {LOCK_NAME}: {digest}, expected {recorded}"
             raise FileError(path, problem)
