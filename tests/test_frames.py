@@ -109,7 +109,8 @@ def test_everything_equals_what_a_plain_reader_reads(streams_dir, out_dir):
     outcome = extract(streams_dir, out_dir, *EVERYTHING)
 
     assert (outcome.status, outcome.json["made"]) == (0, SCENES)
-    assert (outcome.json["frames"], outcome.json["lost_frames"]) == (15, 6)
+    (note,) = outcome.json["notes"]
+    assert note["message"] == "15 frames; without tracking: 6, listed in frames.json"
     folder = FrameFolder(out_dir)
     assert folder.scene_ids == tuple(SCENES)
     for scene in folder:
@@ -184,7 +185,8 @@ def test_options_select_frames_and_a_dry_run_counts_them(
 
     scene = FrameFolder(out_dir)[TRAIN]
     assert (list(scene.record.frames), scene.record.lost) == (expected, lost)
-    assert dry.json["scenes"][TRAIN] == {"frames": len(expected), "lost": len(lost)}
+    counts = f"{3 * len(expected)} frames; without tracking: {3 * len(lost)}, listed"
+    assert dry.json["notes"][0]["message"].startswith(counts)
     assert scene.is_tracked.tolist() == [number not in LOST for number in expected]
     if 2 in expected:
         assert (out_dir / TRAIN / "pose/2.txt").read_text() == "-inf -inf -inf -inf\n" * 4
@@ -274,6 +276,9 @@ def test_other_faults_are_named(raw_dir, out_dir):
     (out_dir / TEST).write_bytes(b"mine")
 
     outcome = extract(raw_dir, out_dir)
+    other_map = "raw_category\tid\tnyu40id\nchair\t2\t5\n"
+    (raw_dir / "scannetv2-labels.combined.tsv").write_text(other_map)
+    assert "has frames with other options" in extract(raw_dir, out_dir).json["message"]
 
     unknown, in_the_way = outcome.json["failures"]
     assert unknown["message"].endswith("in it has ScanNet ids that are not in the label map: 9999")
@@ -311,9 +316,6 @@ def test_second_run_makes_what_is_missing_or_was_changed(raw_dir, out_dir):
     raw_file(raw_dir, SENS).write_bytes(encode_stream(make_frames(COUNT - 1)))
     assert extract(raw_dir, out_dir).json["made"] == [TRAIN]
     assert len(FrameFolder(out_dir)[TRAIN]) == 2
-    other_map = "raw_category\tid\tnyu40id\nchair\t2\t5\n"
-    (raw_dir / "scannetv2-labels.combined.tsv").write_text(other_map)
-    assert extract(raw_dir, out_dir).json["made"] == []  # raw ids do not depend on it
 
     edit_json(out_dir / VAL / "frames.json", lambda record: record["options"].update(every=5))
     message = extract(raw_dir, out_dir).json["message"]
@@ -324,7 +326,8 @@ def test_scenes_are_selected_and_those_without_stream_left_out(raw_dir, out_dir,
     words = ("--splits", "train", "val", "--limit", "1")
     assert extract(raw_dir, out_dir, *words).json["made"] == [TRAIN]
     raw_file(raw_dir, SENS, VAL).unlink()
-    assert extract(raw_dir, out_dir).json["without_stream"] == [VAL]
+    left_out = extract(raw_dir, out_dir).json["notes"][0]["message"]
+    assert left_out == f"left out, because they have no .sens: {VAL}"
     named = extract(raw_dir, out_dir, "--scenes", TRAIN, VAL)
     assert named.json["failures"][0]["scene_id"] == VAL
     nothing = extract(whole_dir / "raw", out_dir.parent / "none")
@@ -383,6 +386,6 @@ def test_options_that_make_no_sense_and_foreign_folders_are_refused(streams_dir,
 
     outcome = extract(streams_dir, streams_dir)
     assert outcome.status == 2
-    assert "holds scans, and was not made by" in outcome.json["message"]
+    assert outcome.json["message"].endswith("holds the raw scenes")
     with pytest.raises(FileError, match="holds no extracted frames"):
         FrameFolder(streams_dir)

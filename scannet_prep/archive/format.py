@@ -58,7 +58,7 @@ _WINDOWS_NAME = re.compile(
 
 
 class Owner(NamedTuple):
-    """The scene that a file belongs to. All texts are empty for a file that belongs to no scene.
+    """The scene that a file belongs to. All texts are empty for a file of no scene.
 
     Attributes:
         kind: The kind of the tree; `index` for the index of an archive.

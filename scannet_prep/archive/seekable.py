@@ -172,7 +172,7 @@ def read_seek_table(source: ByteSource) -> list[SeekRow]:
     """Read the seek table at the end of an archive.
 
     Raises:
-        ContentError: The seek table is missing, or does not describe the archive.
+        ContentError: There is none, or it does not describe the archive.
     """
     end = source.size_bytes
     footer_start = max(0, end - _TABLE_FOOTER.size)

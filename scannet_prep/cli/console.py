@@ -54,7 +54,7 @@ class Console(Progress):
 
     @property
     def seconds(self) -> float:
-        """Seconds since the command began."""
+        """How long the command has run, in seconds."""
         return round(time.monotonic() - self._started_s, 3)
 
     def say(self, text: str) -> None:

@@ -32,16 +32,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_tasks, summarize_run
+from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
-
-if TYPE_CHECKING:
-    from scannet_prep.stages.frames import FramesPlan
+from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
 
 _CONTENTS = ("color", "depth", "pose", "labels", "instances")
 _OPTIONS = ("every", "at_most", "size", "contents", "label_set", "layout", "keeps_lost")
@@ -117,68 +113,30 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "their poses contain -inf",
     )
     shared.add_selection_arguments(parser)
-    run_options = parser.add_argument_group("how to run")
-    shared.add_jobs_argument(run_options)
-    shared.add_dask_argument(run_options)
-    run_options.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="show which scenes and how many frames would be written, and write nothing",
-    )
+    add_run_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.stages import frames
 
-    raw_dir = arguments.raw
-    out_dir = arguments.output
-    if arguments.dask is not None:
-        # Relative paths would be wrong on workers, which have another current folder.
-        raw_dir = raw_dir.absolute()
-        out_dir = out_dir.absolute()
+    resolve_paths(arguments)
     options = {name: value for name, value in vars(arguments).items() if name in _OPTIONS}
     # --every and --at-most replace each other, also if the folder has the other one.
     if "at_most" in options:
         options["every"] = 1
     elif "every" in options:
         options["at_most"] = None
-    plan = frames.plan(raw_dir, out_dir, options, selection=shared.selection_from(arguments))
-    console.say("\n".join(_describe(plan)))
-    jobs = shared.jobs_from(arguments)
-    more = {"options": plan.context.options, "without_stream": plan.without_stream}
+    plan = frames.plan(
+        arguments.raw,
+        arguments.output,
+        options,
+        selection=shared.selection_from(arguments),
+        is_forced=arguments.force,
+    )
     if arguments.dry_run:
-        counts, failures = frames.count(plan, jobs=jobs, progress=console)
-        reasons, lines = describe_tasks(plan.tasks)
-        total = sum(scene.frames for scene in counts.values())
-        lines.append(f"with {count_of(total, 'frame')}")
-        facts = {
-            "dry_run": True,
-            "raw_dir": raw_dir,
-            "out_dir": out_dir,
-            "to_make": reasons,
-            "scenes": {name: scene._asdict() for name, scene in counts.items()},
-            "kept": [record.scene_id for record in plan.kept],
-            "failures": failures,
-        }
-        return Outcome(facts, lines, failures, more)
-    with shared.executor_from(arguments) as executor:
-        report = frames.run(plan, jobs=jobs, progress=console, executor=executor)
-    size = f"{count_of(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
-    lines = summarize_run(report, size, console.seconds)
-    if report.lost_frames:
-        lines.append(f"without tracking: {report.lost_frames:,} frames, listed in frames.json")
-    return Outcome(report, lines, report.failures, more)
-
-
-def _describe(plan: FramesPlan) -> Iterator[str]:
-    """Describe the scenes and the options, one line each."""
-    scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
-    yield f"frames: {plan.raw_dir} -> {plan.out_dir}: {scenes}"
-    yield plan.context.options.text
-    if plan.without_stream:
-        scenes = count_of(len(plan.without_stream), "scene")
-        yield f"left out: {scenes} without .sens ({list_some(plan.without_stream)})"
+        plan = replace(plan, notes=(*plan.notes, frames.count(plan)))
+    return carry_out(plan, arguments, console)
 
 
 def _size_argument(text: str) -> tuple[int, int]:

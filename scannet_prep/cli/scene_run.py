@@ -1,4 +1,4 @@
-"""Options, dry run, run and result, which the commands that make scenes share."""
+"""What the commands that make scenes have in common: options, dry run, run and result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The definition of a format, and the conversions that several formats need.
+"""What a format is, and the conversions that several of them need.
 
 processed scene, settings --Format.encode--> files, record
 records of all scenes     --Format.share --> lists
@@ -34,7 +34,7 @@ Records: TypeAlias = Mapping[Split, Mapping[str, Record]]
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """The settings of an export, for all scenes. A format uses some of them.
+    """What an export is made with, for all scenes. A format uses some of the settings.
 
     Attributes:
         label_set: The classes of the labels, for formats that hold a single label set.

@@ -118,7 +118,6 @@ def extract_scene(
         matrix, camera = scene_content.split("_")
         _write(out_dir, name, _encode_matrix(getattr(cameras[camera], matrix)), files)
 
-    depends_on_map = "labels" in contents and options.label_set != "raw"
     record = FramesRecord(
         scene_id=scene.scene_id,
         split=split,
@@ -129,7 +128,6 @@ def extract_scene(
         lost=lost,
         color_camera=CameraRecord.from_camera(color_camera),
         depth_camera=CameraRecord.from_camera(depth_camera),
-        label_map=label_map.digest if depends_on_map else "",
         poses=stream.poses[list(numbers)].tobytes(),
         files=dict(sorted(files.items())),
     )

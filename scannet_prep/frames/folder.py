@@ -51,7 +51,7 @@ class FrameFolder:
             raise MissingFileError(
                 self.path,
                 "holds no extracted frames: expected scene*/frames.json",
-                "extract them: scannet-prep frames",
+                "the command frames extracts them",
             )
 
     def __len__(self) -> int:

@@ -23,10 +23,12 @@ class Layout:
         of_frame: The files of each frame, by content. `{number}` is the number of the frame in the
             stream; `{position}` counts the frames that are extracted, from 0.
         of_scene: The content of each file that concerns all frames, by name.
+        folder: The folder of a scene in the output folder; `{scene}` is its name.
     """
 
     of_frame: Mapping[FrameContent, str] = field(hash=False)
     of_scene: Mapping[str, SceneContent] = field(hash=False)
+    folder: str = "{scene}"
 
 
 LAYOUTS = {

@@ -1,4 +1,4 @@
-"""Options of an extraction: the content, number and form of the frames."""
+"""What is extracted from each scene."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABEL_KINDS: dict[FrameContent, FileKind] = {
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """The frames and images that are extracted. All scenes of a folder have the same options.
+    """What is extracted from each scene. All scenes of a folder have the same options.
 
     Attributes:
         every: Every n-th frame of the stream, beginning with the first.
@@ -37,6 +37,7 @@ class FrameOptions:
             label set. 0 is unlabeled in all of them.
         layout: The names of the files, one of `LAYOUTS`.
         keeps_lost: Whether frames without tracking are written, too.
+        label_map: The digest of the label map, if label images depend on it; otherwise empty.
 
     Raises:
         UsageError: There is no such layout, or it has no place for a content.
@@ -49,6 +50,7 @@ class FrameOptions:
     label_set: LabelIds = "raw"
     layout: str = "official"
     keeps_lost: bool = False
+    label_map: str = ""
 
     def __post_init__(self) -> None:
         """Check the layout, and sort the contents as it does."""
@@ -70,7 +72,7 @@ class FrameOptions:
         return ", ".join(
             f"{name.replace('_', ' ')}: {value}"
             for name, value in options.items()
-            if value is not None
+            if value not in (None, "")
         )
 
     def contents_of(self, split: Split) -> tuple[FrameContent, ...]:

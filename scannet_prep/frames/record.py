@@ -63,7 +63,6 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
             keep them, those that were extracted.
         color_camera: The color camera.
         depth_camera: The depth camera.
-        label_map: The digest of the label map, if label images depend on it; otherwise empty.
         poses: The poses of the extracted frames, 16 float32 each, little-endian.
         files: The fingerprints of all files, by their path in the folder of the scene.
         program_version: The version of this program that extracted them.
@@ -79,7 +78,6 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
     lost: tuple[Count, ...]
     color_camera: CameraRecord
     depth_camera: CameraRecord
-    label_map: str
     poses: bytes
     files: Mapping[str, Fingerprint]
     program_version: str = VERSION

@@ -70,7 +70,7 @@ class Predictions:
         """Check that scenes have a prediction.
 
         Raises:
-            MissingFileError: Some scenes have none; its hint is `hint`.
+            MissingFileError: Some have none; `hint` says what to do.
         """
         missing = sorted(set(scene_ids) - self.paths.keys())
         if missing:

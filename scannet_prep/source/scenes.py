@@ -43,7 +43,7 @@ PlaceKind: TypeAlias = Literal["raw", "processed", "archive", "frames"]
 
 
 class PlaceScene(NamedTuple):
-    """The facts about a scene that are known without reading it.
+    """What is known of a scene without reading it.
 
     Attributes:
         split: Its split; empty if it has none.
@@ -64,7 +64,7 @@ class Place(ABC):
         scenes: Its scenes by id.
 
     Attributes:
-        kind: The kind of place.
+        kind: What it is.
         folder: The folder; None for an archive.
         scenes: As given, sorted.
         failures: Why scenes that should be there are missing, by id.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _HINT_DOWNLOAD = "download the file again"
 _HINT_DOWNLOAD_SCENE = "download the files of the scene again"
 _HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
-_HINT_AGAIN = "remove it, then repeat the command that made it"
+_HINT_AGAIN = "remove it, then run the command again that made it"
 # Files that every scene of the release has, and own scenes need not have.
 _MISSING = {WarningKind.NO_INFO, WarningKind.NO_AGGREGATION}
 # Doubts that concern the label map, not the files of a scene.
@@ -155,7 +155,7 @@ class RawTree(Place):
         return findings
 
     def describe(self) -> dict[str, Any]:
-        """Name the label map, and list the files that belong to no scene with their sizes."""
+        """Name the label map, and list the files of no scene with their sizes."""
         shared = {}
         for path in find_shared_files(self.folder).values():
             shared[path.name] = format_bytes(path.stat().st_size)
@@ -187,7 +187,7 @@ class RawArchive(Place):
         return []
 
     def verify_rest(self) -> list[Finding]:
-        """Read the files that belong to no scene, whose checksum must match."""
+        """Read the files of no scene, whose checksum must match."""
         self._archive.read()
         return []
 

@@ -107,7 +107,7 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> d
         "predicted for val and test, from colors alone": demo_dir / "predictions",
         "drawn as a picture": demo_dir / "scene.png",
         "shown on a page for a browser": demo_dir / "scene.html",
-        f"{extracted.frames} frames of sensor streams, with poses and 2D labels": frames_dir,
+        "frames of sensor streams, with poses and 2D labels": frames_dir,
     }
 
 

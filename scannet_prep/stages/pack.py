@@ -111,7 +111,7 @@ def _find_groups(source: Path, manifest: Manifest | None) -> tuple[list[FileGrou
             left_out.append(name)
             continue
         if name.casefold() in folded:
-            problem = "has the name of another file, apart from upper and lower case"
+            problem = "has the name of another file but for upper and lower case"
             raise FileError(path, problem, _HINT_AGAIN)
         folded.add(name.casefold())
         files.setdefault(owner, {})[name] = path

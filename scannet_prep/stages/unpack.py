@@ -162,7 +162,7 @@ def _select(archive: Archive | PipedArchive, selection: Selection) -> list[Packe
 
 
 def _check_folder(out_dir: Path, manifest: Manifest | None) -> Manifest | None:
-    """Refuse a folder that holds other scenes than the archive.
+    """Refuse a folder that holds something else than the archive.
 
     Args:
         out_dir: The folder.
@@ -231,7 +231,7 @@ def _write_scene(
 
 
 def _write_others(report: UnpackReport, others: Files, selection: Selection) -> None:
-    """Write the files that belong to no scene, except for the records of each folder itself."""
+    """Write the files of no scene, except for the records that each folder has of its own."""
     left_out = {MANIFEST_NAME, FAILED_NAME, ACCEPTANCE_NAME}
     if not selection.has_all or (report.out_dir / LOCK_NAME).exists():
         left_out.add(LOCK_NAME)
