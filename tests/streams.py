@@ -63,16 +63,21 @@ def make_frames(count, lost=(), jpeg=make_bare_jpeg):
     ]
 
 
-def encode_stream(frames, depth_shift=1000.0):
-    """Encode a stream without inertial records."""
+COLOR_CAMERA = (COLOR_SIZE, COLOR_INTRINSIC)
+DEPTH_CAMERA = (DEPTH_SIZE, DEPTH_INTRINSIC)
+
+
+def encode_stream(frames, depth_shift=1000.0, color=COLOR_CAMERA, depth=DEPTH_CAMERA):
+    """Encode a stream without inertial records, of cameras of a size and intrinsics."""
+    sizes = (*color[0], *depth[0])
     data = struct.pack("<IQ9s", 4, 9, b"StructSen")
-    for intrinsic in (COLOR_INTRINSIC, DEPTH_INTRINSIC):
+    for _, intrinsic in (color, depth):
         data += intrinsic.tobytes() + np.eye(4, dtype=np.float32).tobytes()
-    data += struct.pack("<2i4IfQ", 2, 1, *COLOR_SIZE, *DEPTH_SIZE, depth_shift, len(frames))
-    for number, (pose, jpeg, depth) in enumerate(frames):
-        compressed = zlib.compress(depth.tobytes())
-        sizes = (len(jpeg), len(compressed))
-        data += pose.tobytes() + struct.pack("<4Q", 100 * number, 100 * number + 7, *sizes)
+    data += struct.pack("<2i4IfQ", 2, 1, *sizes, depth_shift, len(frames))
+    for pose, jpeg, image in frames:
+        compressed = zlib.compress(image.tobytes())
+        head = struct.pack("<4Q", 0, 0, len(jpeg), len(compressed))
+        data += pose.tobytes() + head
         data += jpeg + compressed
     return data + bytes(8)
 

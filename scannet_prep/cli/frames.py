@@ -13,17 +13,20 @@ cameras, and a checksum of every file.
 Scenes without a stream are left out. All streams together have 1.2 TB, so
 download those of some scenes only; see the last example.
 
-layouts:
-  official    color/0.jpg, depth/0.png, pose/0.txt, intrinsic/: reader.py, 3DMV,
-                BPNet, OpenScene
-  frames25k   color/000000.jpg and so on: scannet_frames_25k
-  mmdet3d     00000.jpg, 00000.png, 00000.txt, intrinsic.txt: posed_images of
-                mmdetection3d
+layouts, each with its own default options (docs/frames.md has the programs):
+  official      color/0.jpg, depth/0.png, pose/0.txt, intrinsic/
+  frames25k     color/000000.jpg and so on: scannet_frames_25k
+  mmdet3d       00000.jpg, 00000.png, 00000.txt: posed_images of mmdetection3d
+  embodiedscan  posed_images/ of EmbodiedScan, Video-3D-LLM, LLaVA-3D
+  colmap        a model of COLMAP with start points: 3DGS, 2DGS, gsplat
+  nerfstudio    transforms.json with start points
+  relpose       evaluation of poses: MonST3R, CUT3R, TTT3R
 
 examples:
   scannet-prep frames --size 320x240
   scannet-prep frames --with color pose labels --label-set scannet200
   scannet-prep frames --at-most 300 --layout mmdet3d -o data/posed_images
+  scannet-prep frames --layout colmap --every 10 -o data/colmap
   scannet-prep frames --every 1 --scenes scene0000_00 --dry-run
   scannet-prep download --types .sens --scenes scene0000_00
 """
@@ -40,7 +43,7 @@ from scannet_prep.cli.outcome import Outcome
 from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
 
 _CONTENTS = ("color", "depth", "pose", "labels", "instances")
-_OPTIONS = ("every", "at_most", "size", "contents", "label_set", "layout", "keeps_lost")
+_OPTIONS = ("every", "first", "at_most", "size", "contents", "label_set", "layout", "keeps_lost")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -76,6 +79,12 @@ def add_arguments(parser: shared.CommandParser) -> None:
         default=argparse.SUPPRESS,
         metavar="N",
         help="at most N frames of each scene, evenly spaced",
+    )
+    options.add_argument(
+        "--first",
+        type=shared.positive_number,
+        metavar="N",
+        help="of these, only the first N",
     )
     options.add_argument(
         "--size",

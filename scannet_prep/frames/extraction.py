@@ -11,20 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, make_directory, writing
-from scannet_prep.base.images import encode_jpeg, encode_png, resize_color, resize_nearest
+from scannet_prep.base.images import (
+    GrayImage,
+    encode_jpeg,
+    encode_png,
+    resize_color,
+    resize_nearest,
+)
 from scannet_prep.base.json import encode_json
+from scannet_prep.errors import FileError
 from scannet_prep.frames.labels import LabelImages, make_label_table
 from scannet_prep.frames.layouts import LAYOUTS, FrameContent
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord
-from scannet_prep.raw.sensor_stream import Frame, SensorStream
+from scannet_prep.frames.scene_files import SCENE_ENCODERS, encode_matrix
+from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.label_map import LabelMap
@@ -72,28 +79,20 @@ def extract_scene(
     """
     # Measured first: if a file is replaced meanwhile, the next run extracts the scene again.
     source_sizes = measure_sources(scene, split, options)
-    contents = options.contents_of(split)
     layout = LAYOUTS[options.layout]
     files: dict[str, Fingerprint] = {}
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
-        stored_size = stream.color_camera.size
-        color_camera = stream.color_camera.resized(options.size or stored_size)
+        color_camera = stream.color_camera.resized(options.size or stream.color_camera.size)
         depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
-
-        def encode_color(frame: Frame) -> bytes:
-            if color_camera.size == stored_size:
-                return frame.checked_jpeg()
-            return encode_jpeg(resize_color(frame.color(), color_camera.size))
-
-        def encode_depth(frame: Frame) -> bytes:
-            return encode_png(resize_nearest(frame.depth(), depth_camera.size), _DEPTH_LEVEL)
-
+        if layout.aligns_depth:
+            depth_camera = color_camera
         encoders: dict[FrameContent, Callable[[Frame], bytes]] = {
-            "color": encode_color,
-            "depth": encode_depth,
-            "pose": lambda frame: _encode_matrix(frame.pose),
+            "color": partial(_encode_color, stream.color_camera, color_camera),
+            "depth": partial(_encode_depth, stream, depth_camera, is_aligned=layout.aligns_depth),
+            "pose": lambda frame: encode_matrix(frame.pose),
         }
+        contents = options.contents_of(split)
         for content, kind in LABEL_KINDS.items():
             if content in contents:
                 path = scene.path(kind)
@@ -102,7 +101,7 @@ def extract_scene(
                     archive=stack.enter_context(open_zip(path)),
                     path=path,
                     folder=kind.suffix.removeprefix("_2d-").removesuffix(".zip"),
-                    stored_size=stored_size,
+                    stored_size=stream.color_camera.size,
                     size=color_camera.size,
                     table=table if content == "labels" else None,
                 ).encode
@@ -111,12 +110,8 @@ def extract_scene(
         for position, number in enumerate(numbers):
             frame = stream[number]
             for content in contents:
-                name = layout.of_frame[content].format(number=number, position=position)
+                name = options.name_of(content, number, position)
                 _write(out_dir, name, encoders[content](frame), files)
-    cameras = {"color": color_camera, "depth": depth_camera}
-    for name, scene_content in layout.of_scene.items():
-        matrix, camera = scene_content.split("_")
-        _write(out_dir, name, _encode_matrix(getattr(cameras[camera], matrix)), files)
 
     record = FramesRecord(
         scene_id=scene.scene_id,
@@ -129,15 +124,50 @@ def extract_scene(
         color_camera=CameraRecord.from_camera(color_camera),
         depth_camera=CameraRecord.from_camera(depth_camera),
         poses=stream.poses[list(numbers)].tobytes(),
-        files=dict(sorted(files.items())),
+        files=files,
     )
+    for name, scene_content in layout.of_scene.items():
+        data = SCENE_ENCODERS[scene_content](record, scene)
+        _write(out_dir, name.format(first=options.first), data, files)
     _write(out_dir, RECORD_NAME, encode_json(record) + b"\n", files)
     return record
 
 
-def _encode_matrix(matrix: NDArray[np.floating[Any]]) -> bytes:
-    """Encode a matrix as the official reader does: a line per row, six decimals."""
-    return "".join(" ".join(f"{value:f}" for value in row) + "\n" for row in matrix).encode()
+def _encode_color(stored: SensorCamera, camera: SensorCamera, frame: Frame) -> bytes:
+    if camera.size == stored.size:
+        return frame.checked_jpeg()
+    return encode_jpeg(resize_color(frame.color(), camera.size))
+
+
+def _encode_depth(
+    stream: SensorStream, camera: SensorCamera, frame: Frame, *, is_aligned: bool
+) -> bytes:
+    depth: GrayImage = frame.depth()
+    if is_aligned:
+        depth = _align_depth(depth, stream, camera)
+    return encode_png(resize_nearest(depth, camera.size), _DEPTH_LEVEL)
+
+
+def _align_depth(depth: GrayImage, stream: SensorStream, camera: SensorCamera) -> GrayImage:
+    """Take the nearest pixel of the depth camera for each pixel of another one; 0 outside.
+
+    Raises:
+        FileError: The cameras of the stream are at different places.
+    """
+    stored = stream.depth_camera
+    if not np.array_equal(stored.extrinsic, stream.color_camera.extrinsic):
+        problem = "its color camera and its depth camera are not at the same place"
+        raise FileError(stream.path, problem, "leave depth out of --with")
+    nearest = []
+    for axis in (0, 1):
+        pixels = np.arange(camera.size[axis])
+        tangents = (pixels - camera.intrinsic[axis, 2]) / camera.intrinsic[axis, axis]
+        found = np.rint(tangents * stored.intrinsic[axis, axis] + stored.intrinsic[axis, 2])
+        # Around the image, there is a border of 0.
+        nearest.append(found.clip(-1, stored.size[axis]).astype(int) + 1)
+    columns, rows = nearest
+    aligned: GrayImage = np.pad(depth, 1)[rows[:, np.newaxis], columns]
+    return aligned
 
 
 def _write(out_dir: Path, name: str, data: bytes, files: dict[str, Fingerprint]) -> None:

@@ -19,7 +19,7 @@ from scannet_prep.errors import (
     UnknownSceneError,
     UsageError,
 )
-from scannet_prep.frames.layouts import LAYOUTS, FrameContent
+from scannet_prep.frames.layouts import FrameContent
 from scannet_prep.frames.record import FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 
@@ -100,7 +100,7 @@ class SceneFrames:
         self.scene_id = record.scene_id
         self.color_camera = record.color_camera.to_camera()
         self.depth_camera = record.depth_camera.to_camera()
-        self.poses = np.frombuffer(record.poses, "<f4").reshape(-1, 4, 4)
+        self.poses = record.read_poses()
         self.is_tracked = find_tracked(self.poses)
 
     def __len__(self) -> int:
@@ -156,8 +156,7 @@ class ExtractedFrame:
         if content not in contents:
             problem = f"{self.scene.path}: has no {content}, only {', '.join(contents)}"
             raise UsageError(problem, _HINT_EXTRACT)
-        name = LAYOUTS[record.options.layout].of_frame[content]
-        return self.scene.path / name.format(number=self.number, position=self.position)
+        return self.scene.path / record.options.name_of(content, self.number, self.position)
 
     def color(self) -> NDArray[np.uint8]:
         """Read the color image, uint8 (H, W, 3).

@@ -7,28 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 FrameContent: TypeAlias = Literal["color", "depth", "pose", "labels", "instances"]
 SceneContent: TypeAlias = Literal[
-    "intrinsic_color", "extrinsic_color", "intrinsic_depth", "extrinsic_depth"
-]
+    "intrinsic_color", "extrinsic_color", "intrinsic_depth", "extrinsic_depth",
+    "poses", "colmap_camera", "colmap_images", "colmap_points", "points", "transforms",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The names of the files of a scene.
+    """The names of the files of a scene, and the options that its readers need.
 
     Attributes:
         of_frame: The files of each frame, by content. `{number}` is the number of the frame in the
-            stream; `{position}` counts the frames that are extracted, from 0.
+            stream, `{position}` counts the frames that are extracted, from 0, and `{first}` is the
+            option.
         of_scene: The content of each file that concerns all frames, by name.
-        folder: The folder of a scene in the output folder; `{scene}` is its name.
+        folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
+            `scans`, or `scans_test` for scenes of test.
+        defaults: The options that are not those of `FrameOptions` by default.
+        fixed: The options that cannot be chosen: with any other value, readers would stop, or take
+            one frame for another.
+        aligns_depth: Whether depth images have the pixels of the color camera.
     """
 
     of_frame: Mapping[FrameContent, str] = field(hash=False)
     of_scene: Mapping[str, SceneContent] = field(hash=False)
     folder: str = "{scene}"
+    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    fixed: tuple[str, ...] = ()
+    aligns_depth: bool = False
 
 
 LAYOUTS = {
@@ -70,5 +80,47 @@ LAYOUTS = {
             "pose": "{position:05}.txt",
         },
         of_scene={"intrinsic.txt": "intrinsic_color"},
+    ),
+    # The folder `posed_images` of EmbodiedScan, whose infos name frames and the cameras of stored
+    # images.
+    "embodiedscan": Layout(
+        of_frame={
+            "color": "{number:05}.jpg",
+            "depth": "{number:05}.png",
+            "pose": "{number:05}.txt",
+        },
+        of_scene={"intrinsic.txt": "intrinsic_color", "depth_intrinsic.txt": "intrinsic_depth"},
+        folder="posed_images/{scene}",
+        defaults={"every": 10, "keeps_lost": True},
+        fixed=("first", "at_most", "size", "keeps_lost"),
+    ),
+    # A model of COLMAP, as 3D Gaussian splatting reads it.
+    "colmap": Layout(
+        of_frame={"color": "images/{number:06}.jpg", "depth": "depths/{number:06}.png"},
+        of_scene={
+            "sparse/0/cameras.txt": "colmap_camera",
+            "sparse/0/images.txt": "colmap_images",
+            "sparse/0/points3D.txt": "colmap_points",
+            "sparse/0/points3D.ply": "points",
+        },
+        defaults={"contents": ("color",)},
+        fixed=("keeps_lost",),
+        aligns_depth=True,
+    ),
+    "nerfstudio": Layout(
+        of_frame={"color": "images/{number:06}.jpg", "depth": "depths/{number:06}.png"},
+        of_scene={"transforms.json": "transforms", "points3D.ply": "points"},
+        fixed=("keeps_lost",),
+        aligns_depth=True,
+    ),
+    # The evaluation of poses of MonST3R, CUT3R and TTT3R.
+    "relpose": Layout(
+        of_frame={
+            "color": "color_{first}/frame_{position:04}.jpg",
+            "depth": "depth_{first}/frame_{position:04}.png",
+        },
+        of_scene={"pose_{first}.txt": "poses"},
+        defaults={"every": 3, "first": 90, "keeps_lost": True},
+        fixed=("at_most", "keeps_lost"),
     ),
 }

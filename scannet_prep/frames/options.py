@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -30,9 +30,11 @@ class FrameOptions:
 
     Attributes:
         every: Every n-th frame of the stream, beginning with the first.
+        first: Only so many of these, the first ones; None for all.
         at_most: At most so many of them, evenly spaced; None for all.
         size: Width and height of all images; None to leave them as they are.
-        contents: What is written of each frame; sorted, and each once.
+        contents: What is written of each frame; sorted, and each once. Empty for color, depth and
+            pose, if the layout has them.
         label_set: The ids in label images: ScanNet ids (`raw`), nyu40 ids, or train id + 1 of a
             label set. 0 is unlabeled in all of them.
         layout: The names of the files, one of `LAYOUTS`.
@@ -40,30 +42,40 @@ class FrameOptions:
         label_map: The digest of the label map, if label images depend on it; otherwise empty.
 
     Raises:
-        UsageError: There is no such layout, or it has no place for a content.
+        UsageError: There is no such layout, it has no place for a content, or its readers need
+            another value of an option.
     """
 
     every: int = 20
+    first: int | None = None
     at_most: int | None = None
     size: tuple[int, int] | None = None
-    contents: tuple[FrameContent, ...] = ("color", "depth", "pose")
+    contents: tuple[FrameContent, ...] = ()
     label_set: LabelIds = "raw"
     layout: str = "official"
     keeps_lost: bool = False
     label_map: str = ""
 
     def __post_init__(self) -> None:
-        """Check the layout, and sort the contents as it does."""
+        """Check the options, and sort the contents as the layout does."""
         if self.layout not in LAYOUTS:
             problem = f"{self.layout!r} is not a layout"
             raise UsageError(problem, f"there are: {', '.join(LAYOUTS)}")
-        known = LAYOUTS[self.layout].of_frame
+        layout = LAYOUTS[self.layout]
         for content in self.contents:
-            if content not in known:
+            if content not in layout.of_frame:
                 problem = f"the layout {self.layout} has no place for {content}"
                 raise UsageError(problem, "choose another layout, or leave it out of --with")
-        contents = tuple(name for name in known if name in self.contents)
+        chosen = self.contents or ("color", "depth", "pose")
+        contents = tuple(name for name in layout.of_frame if name in chosen)
         object.__setattr__(self, "contents", contents)
+        for option in fields(self):
+            value = getattr(self, option.name)
+            needed = layout.defaults.get(option.name, option.default)
+            if option.name in layout.fixed and value != needed:
+                name = option.name.replace("_", " ")
+                problem = f"the layout {self.layout} needs {name}: {needed}, not {value}"
+                raise UsageError(problem, "leave this option out, or choose another layout")
 
     @property
     def text(self) -> str:
@@ -80,6 +92,17 @@ class FrameOptions:
         without = LABEL_KINDS if split is Split.TEST else {}
         return tuple(name for name in self.contents if name not in without)
 
+    def name_of(self, content: FrameContent, number: int, position: int) -> str:
+        """Return the name of the file of a frame in the folder of its scene.
+
+        Args:
+            content: Its content.
+            number: The number of the frame in the stream.
+            position: Its position among the frames that are extracted.
+        """
+        name = LAYOUTS[self.layout].of_frame[content]
+        return name.format(number=number, position=position, first=self.first)
+
     def select(self, is_tracked: NDArray[np.bool_]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Select the frames of a stream.
 
@@ -91,6 +114,9 @@ class FrameOptions:
             or are among the others, as the options demand.
         """
         numbers = np.arange(0, len(is_tracked), self.every)
+        if self.first is not None:
+            # Programs that take every third frame round the number of frames down.
+            numbers = numbers[: min(self.first, len(is_tracked) // self.every)]
         is_wanted = is_tracked[numbers] | self.keeps_lost
         omitted = numbers[~is_wanted]
         numbers = numbers[is_wanted]

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.json import Count, make_decoder, parse_json
@@ -63,7 +64,7 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
             keep them, those that were extracted.
         color_camera: The color camera.
         depth_camera: The depth camera.
-        poses: The poses of the extracted frames, 16 float32 each, little-endian.
+        poses: The poses of the extracted frames; see `read_poses`.
         files: The fingerprints of all files, by their path in the folder of the scene.
         program_version: The version of this program that extracted them.
         format_version: Version of this format.
@@ -82,6 +83,10 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
     files: Mapping[str, Fingerprint]
     program_version: str = VERSION
     format_version: Literal[1] = 1
+
+    def read_poses(self) -> NDArray[np.float32]:
+        """Return the poses of the extracted frames, float32 (N, 4, 4), scan <- camera, metres."""
+        return np.frombuffer(self.poses, "<f4").reshape(-1, 4, 4)
 
     @property
     def size_bytes(self) -> int:

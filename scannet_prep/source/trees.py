@@ -16,7 +16,7 @@ from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import FileError, ScanNetPrepError
-from scannet_prep.frames.record import RECORD_NAME, read_record
+from scannet_prep.frames.record import find_records, read_record
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.check import read_raw_file
@@ -210,14 +210,12 @@ class Frames(Place):
         self.folder = folder
         self._frame_count = 0
         self._options = set[str]()
+        self._record_paths = find_records(folder)
         scenes = {}
-        for path in folder.iterdir():
-            if not SceneId.is_valid(path.name):
-                continue
-            scene_id = path.name
+        for scene_id, path in self._record_paths.items():
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
-                record = read_record(path / RECORD_NAME)
+                record = read_record(path)
                 scenes[scene_id] = PlaceScene(record.split, 0, record.size_bytes)
                 self._frame_count += len(record.frames)
                 self._options.add(record.options.text)
@@ -225,10 +223,10 @@ class Frames(Place):
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Compare the files of a scene with its record."""
-        folder = self.folder / scene_id
+        record_path = self._record_paths[scene_id]
         findings = []
-        for name, expected in read_record(folder / RECORD_NAME).files.items():
-            path = folder / name
+        for name, expected in read_record(record_path).files.items():
+            path = record_path.parent / name
             findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
         return findings
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from scannet_prep.base.files import have_sizes
+from scannet_prep.base.files import have_sizes, make_directory
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, MissingFileError, UsageError
@@ -30,6 +30,7 @@ from scannet_prep.frames.options import STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import find_raw_scenes, repair_hint
+from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_for
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
@@ -116,7 +117,7 @@ def plan(
     tasks = []
     kept = []
     for scene_id, split in selected:
-        name = LAYOUTS[chosen.layout].folder.format(scene=scene_id)
+        name = LAYOUTS[chosen.layout].folder.format(scene=scene_id, scans=SPLIT_DIRS[split])
         task = SceneTask(raw_scenes[scene_id], split, out_dir / name)
         reason = _find_reason(task, before.scenes.get(scene_id), chosen)
         if not reason and not is_forced:
@@ -166,7 +167,11 @@ def _choose_options(
         UsageError: A scene of the folder has other options.
     """
     present = [record.options for record in before.scenes.values()]
-    chosen = replace(present[0] if present else FrameOptions(), **options)
+    if present:
+        chosen = replace(present[0], **options)
+    else:
+        layout = LAYOUTS.get(options.get("layout", ""))
+        chosen = FrameOptions(**{**(layout.defaults if layout else {}), **options})
     if "labels" in chosen.contents and chosen.label_set != "raw":
         chosen = replace(chosen, label_map=label_map.digest)
     for scene_id, record in before.scenes.items():
@@ -231,6 +236,7 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
         raise FileError(task.source, task.scene.problem)
     if os.path.lexists(task.path) and not (task.path / RECORD_NAME).is_file():
         raise FileError(task.path, "is in the way", "remove or rename it")
+    make_directory(task.path.parent)
     work_path = context.work_dir / secrets.token_hex(8)
     try:
         record = extract_scene(

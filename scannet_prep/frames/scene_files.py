@@ -1,0 +1,149 @@
+"""The files of a layout that concern all frames of a scene: cameras, poses, start points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.json import encode_json
+from scannet_prep.frames.layouts import LAYOUTS, SceneContent
+from scannet_prep.frames.record import FramesRecord
+from scannet_prep.raw.mesh import read_mesh
+from scannet_prep.raw.tree import RawScene
+from scannet_prep.release.files import MESH
+
+# Whole numbers are the middles of pixels in ScanNet, and their corners in COLMAP and nerfstudio.
+_HALF_PIXEL = 0.5
+_POINT = np.dtype([("position", "<f4", 3), ("normal", "<f4", 3), ("color", "u1", 3)])
+_PLY_HEADER = """\
+ply
+format binary_little_endian 1.0
+element vertex {count}
+property float x
+property float y
+property float z
+property float nx
+property float ny
+property float nz
+property uchar red
+property uchar green
+property uchar blue
+end_header
+"""
+
+
+def encode_matrix(matrix: Any) -> bytes:  # noqa: ANN401 - an array, or rows of numbers
+    """Encode a matrix as the official reader does: a line per row, six decimals."""
+    return _join_lines([f"{value:f}" for value in row] for row in matrix)
+
+
+def _join_lines(rows: Iterable[Iterable[object]]) -> bytes:
+    """Join the words of lines."""
+    return "".join(" ".join(map(str, row)) + "\n" for row in rows).encode()
+
+
+def _encode_poses(record: FramesRecord, _: RawScene) -> bytes:
+    """Encode all poses, a line each."""
+    return encode_matrix(record.read_poses().reshape(-1, 16))
+
+
+def _find_pinhole(record: FramesRecord) -> dict[str, float]:
+    """Return size and intrinsics of the color camera, for pixels that begin at whole numbers."""
+    width, height = record.color_camera.size
+    (fx, _, cx, _), (_, fy, cy, _), *_ = record.color_camera.intrinsic
+    return {
+        "w": width,
+        "h": height,
+        "fl_x": fx,
+        "fl_y": fy,
+        "cx": cx + _HALF_PIXEL,
+        "cy": cy + _HALF_PIXEL,
+    }
+
+
+def _encode_colmap_camera(record: FramesRecord, _: RawScene) -> bytes:
+    return _join_lines([[1, "PINHOLE", *_find_pinhole(record).values()]])
+
+
+def _encode_colmap_images(record: FramesRecord, _: RawScene) -> bytes:
+    """Encode the pose of each image; the line of its points stays empty."""
+    lines: list[list[object]] = []
+    poses = record.read_poses().astype(np.float64)
+    for number, camera_from_scan in zip(record.frames, np.linalg.inv(poses), strict=True):
+        name = f"{number:06}.jpg"
+        quaternion = _find_quaternion(camera_from_scan[:3, :3])
+        position = camera_from_scan[:3, 3]
+        lines += [[len(lines) // 2 + 1, *quaternion, *position, 1, name], []]
+    return _join_lines(lines)
+
+
+def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Find the unit quaternion of a rotation: w, x, y, z."""
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = rotation
+    # Four times the products of its numbers with each other: each row is a multiple of it.
+    products = np.array(
+        [
+            [1 + xx + yy + zz, zy - yz, xz - zx, yx - xy],
+            [zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx],
+            [xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy],
+            [yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz],
+        ]
+    )
+    row = products[products.diagonal().argmax()]
+    return np.asarray(row / np.linalg.norm(row))
+
+
+def _encode_colmap_points(_: FramesRecord, scene: RawScene) -> bytes:
+    """Encode the vertices of the mesh, which no image has matched."""
+    mesh = read_mesh(scene.path(MESH))
+    points = zip(mesh.positions.tolist(), mesh.colors.tolist(), strict=True)
+    return _join_lines(
+        [index, *position, *color, 0] for index, (position, color) in enumerate(points, start=1)
+    )
+
+
+def _encode_points(_: FramesRecord, scene: RawScene) -> bytes:
+    """Encode the vertices of the mesh as PLY, with normals of 0, which readers expect."""
+    mesh = read_mesh(scene.path(MESH))
+    points = np.zeros(len(mesh.positions), _POINT)
+    points["position"] = mesh.positions
+    points["color"] = mesh.colors
+    return _PLY_HEADER.format(count=len(points)).encode() + points.tobytes()
+
+
+def _encode_transforms(record: FramesRecord, _: RawScene) -> bytes:
+    """Encode cameras and poses for nerfstudio, whose cameras look along -z, with y up."""
+    poses = record.read_poses().copy()
+    poses[:, :3, 1:3] *= -1
+    names = LAYOUTS[record.options.layout].of_frame
+    frames = []
+    for number, pose in zip(record.frames, poses, strict=True):
+        frame = {"file_path": names["color"].format(number=number)}
+        if "depth" in record.options.contents:
+            frame["depth_file_path"] = names["depth"].format(number=number)
+        frames.append(frame | {"transform_matrix": pose.tolist()})
+    transforms = {
+        "camera_model": "PINHOLE",
+        **_find_pinhole(record),
+        "orientation_override": "none",
+        "ply_file_path": "points3D.ply",
+        "frames": frames,
+    }
+    return encode_json(transforms)
+
+
+SCENE_ENCODERS: Mapping[SceneContent, Callable[[FramesRecord, RawScene], bytes]] = {
+    "intrinsic_color": lambda record, _: encode_matrix(record.color_camera.intrinsic),
+    "extrinsic_color": lambda record, _: encode_matrix(record.color_camera.extrinsic),
+    "intrinsic_depth": lambda record, _: encode_matrix(record.depth_camera.intrinsic),
+    "extrinsic_depth": lambda record, _: encode_matrix(record.depth_camera.extrinsic),
+    "poses": _encode_poses,
+    "colmap_camera": _encode_colmap_camera,
+    "colmap_images": _encode_colmap_images,
+    "colmap_points": _encode_colmap_points,
+    "points": _encode_points,
+    "transforms": _encode_transforms,
+}

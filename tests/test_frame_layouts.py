@@ -1,0 +1,266 @@
+"""Frames in the layouts of other programs, read as these programs read them.
+
+Each image shows a dot where a known point is. The reading code of each program, written from what
+it expects, gives images and cameras: the point must be projected onto the dot.
+"""
+
+import io
+import json
+import shutil
+import struct
+
+import numpy as np
+import pytest
+from commands import TEST, TRAIN, patch, raw_file, run_main
+from PIL import Image
+from streams import LOST, encode_stream, make_intrinsic
+
+from scannet_prep.synthetic import write_release
+
+SCENES = [TRAIN, TEST]
+COUNT = 12
+COLOR_SIZE = (160, 120)
+COLOR_INTRINSIC = make_intrinsic(150, 155, 81.25, 57.5)
+DEPTH_SIZE = (128, 96)
+DEPTH_INTRINSIC = make_intrinsic(118, 121, 66, 44.5)
+LOST_NUMBER = 3
+# Of each frame, in its camera.
+POINTS = np.random.default_rng(0).uniform((-0.4, -0.2, 1.5), (0.4, 0.2, 2.5), (COUNT, 3))
+
+
+def make_pose(number):
+    """Make a pose with any rotation, by the formula of Rodrigues."""
+    rng = np.random.default_rng(100 + number)
+    x, y, z = axis = rng.normal(size=3) / 2
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    angle = np.linalg.norm(axis)
+    pose = np.eye(4)
+    pose[:3, :3] += np.sin(angle) / angle * cross
+    pose[:3, :3] += (1 - np.cos(angle)) / angle**2 * cross @ cross
+    pose[:3, 3] = rng.uniform(-3, 3, 3)
+    return pose.astype(np.float32)
+
+
+POSES = [LOST if number == LOST_NUMBER else make_pose(number) for number in range(COUNT)]
+# In the frame of the scan.
+WORLD = [(pose @ [*point, 1])[:3] for pose, point in zip(POSES, POINTS, strict=True)]
+
+
+def draw_dot(point, intrinsic, size):
+    """Draw a soft dot of 0 to 1 where a camera sees a point: whole numbers are middles."""
+    u, v, _ = intrinsic[:3, :3] @ point / point[2]
+    columns, rows = np.meshgrid(*map(np.arange, size))
+    return np.exp(-((columns - u) ** 2 + (rows - v) ** 2) / 40)
+
+
+def make_frame(number):
+    dot = draw_dot(POINTS[number], COLOR_INTRINSIC, COLOR_SIZE)
+    file = io.BytesIO()
+    image = np.repeat((255 * dot).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
+    Image.fromarray(image).save(file, "JPEG", quality=98)
+    is_near = draw_dot(POINTS[number], DEPTH_INTRINSIC, DEPTH_SIZE) > 0.3
+    depth = (is_near * POINTS[number, 2] * 1000).astype(np.uint16)
+    return POSES[number], file.getvalue(), depth
+
+
+@pytest.fixture(scope="module")
+def raw_dir(tmp_path_factory):
+    """A raw tree of two scenes with meshes, and streams of dots."""
+    raw_dir = tmp_path_factory.mktemp("dots") / "raw"
+    write_release(raw_dir, SCENES, vertices=600)
+    for scene_id in SCENES:
+        frames = [make_frame(number) for number in range(COUNT)]
+        cameras = ((COLOR_SIZE, COLOR_INTRINSIC), (DEPTH_SIZE, DEPTH_INTRINSIC))
+        data = encode_stream(frames, 1000.0, *cameras)
+        raw_file(raw_dir, ".sens", scene_id).write_bytes(data)
+    return raw_dir
+
+
+def extract(raw_dir, out_dir, *words):
+    outcome = run_main("frames", raw_dir, "-o", out_dir, "--json", *words)
+    assert outcome.status in (0, 2), outcome.stderr
+    return outcome
+
+
+def load(path):
+    with Image.open(path) as image:
+        return np.array(image)
+
+
+def locate(image):
+    """Find the middle of the dot in an image, in columns and rows."""
+    weights = image.reshape(*image.shape[:2], -1).mean(axis=2)
+    weights = weights * (weights > weights.max() / 3)
+    columns, rows = np.meshgrid(*map(np.arange, weights.shape[::-1]))
+    return np.array([(weights * axis).sum() for axis in (columns, rows)]) / weights.sum()
+
+
+def check(image, number, intrinsic, camera_from_scan):
+    """Check that a camera sees the point of a frame where its image shows the dot."""
+    point = camera_from_scan[:3, :3] @ WORLD[number] + camera_from_scan[:3, 3]
+    u, v, _ = intrinsic[:3, :3] @ point / point[2]
+    assert locate(image) == pytest.approx([u, v], abs=0.5)
+    if image.dtype != np.uint8:
+        assert image.max() == pytest.approx(1000 * POINTS[number, 2], abs=1)
+    return point[2]
+
+
+def read_posed_images(out_dir):
+    """Read frames as EmbodiedScan, Video-3D-LLM and Locate-3D do: the infos name every tenth."""
+    folder = out_dir / "posed_images" / TRAIN
+    color = np.loadtxt(folder / "intrinsic.txt")
+    depth = np.loadtxt(folder / "depth_intrinsic.txt")
+    names = sorted(path.name for path in folder.glob("*.txt") if "intrinsic" not in path.name)
+    for name in names:
+        number = int(name[:5])
+        image_path = folder / name.replace("txt", "jpg")
+        pose = np.loadtxt(folder / name)
+        assert np.isfinite(pose).all() == (number != LOST_NUMBER)
+        if number != LOST_NUMBER:
+            yield load(image_path), number, color, np.linalg.inv(pose)
+            yield load(image_path.with_suffix(".png")), number, depth, np.linalg.inv(pose)
+
+
+def rotation_from(w, x, y, z):
+    """Make the rotation of a quaternion, as COLMAP's loaders do."""
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def read_points(path):
+    """Read a binary PLY of points with normals and colors, as 3DGS does."""
+    header, _, data = path.read_bytes().partition(b"end_header\n")
+    assert b"property float nx" in header
+    kinds = [(name, "<f4") for name in ("x", "y", "z", "nx", "ny", "nz")]
+    return np.frombuffer(data, [*kinds, *((name, "u1") for name in ("red", "green", "blue"))])
+
+
+def read_colmap(out_dir):
+    """Read a model as 3DGS and gsplat do: each image has two lines, pixels begin at 0."""
+    folder = out_dir / TRAIN
+    index, model, *numbers = (folder / "sparse/0/cameras.txt").read_text().split()
+    width, height, fx, fy, cx, cy = map(float, numbers)
+    assert (index, model, (width, height)) == ("1", "PINHOLE", COLOR_SIZE)
+    intrinsic = np.array([[fx, 0, cx - 0.5], [0, fy, cy - 0.5], [0, 0, 1]])
+    lines = (folder / "sparse/0/images.txt").read_text().splitlines()
+    assert set(lines[1::2]) == {""}
+    assert [int(line.split()[0]) for line in lines[::2]] == [*range(1, COUNT)]
+    for line in lines[::2]:
+        _, *numbers, camera, name = line.split()
+        pose = np.eye(4)
+        pose[:3, :3] = rotation_from(*map(float, numbers[:4]))
+        pose[:3, 3] = [float(number) for number in numbers[4:]]
+        assert np.abs(pose[:3, :3] @ pose[:3, :3].T - np.eye(3)).max() < 1e-6
+        assert camera == "1"
+        number = int(name.removesuffix(".jpg"))
+        yield load(folder / "images" / name), number, intrinsic, pose
+        yield load(folder / "depths" / name.replace("jpg", "png")), number, intrinsic, pose
+    points = np.loadtxt(folder / "sparse/0/points3D.txt")
+    stored = read_points(folder / "sparse/0/points3D.ply")
+    assert points.shape == (len(stored), 8)
+    assert points[:, 1] == pytest.approx(stored["x"])
+    assert np.array_equal(points[:, 6], stored["blue"])
+
+
+def read_nerfstudio(out_dir):
+    """Read transforms.json: cameras look along -z, y points up, and pixel 0 is seen at 0.5."""
+    folder = out_dir / TRAIN
+    value = json.loads((folder / "transforms.json").read_text())
+    assert (value["w"], value["h"]) == COLOR_SIZE
+    assert len(read_points(folder / value["ply_file_path"])) > 500
+    assert value["orientation_override"] == "none"
+    intrinsic = np.array(
+        [
+            [value["fl_x"], 0, value["cx"] - 0.5],
+            [0, value["fl_y"], value["cy"] - 0.5],
+            [0, 0, 1],
+        ]
+    )
+    paths = [frame["file_path"] for frame in value["frames"]]
+    assert paths == sorted(paths)
+    for frame in value["frames"]:
+        camera_from_scan = np.diag([1, -1, -1, 1]) @ np.linalg.inv(frame["transform_matrix"])
+        number = int(frame["file_path"][-10:-4])
+        yield load(folder / frame["file_path"]), number, intrinsic, camera_from_scan
+        yield load(folder / frame["depth_file_path"]), number, intrinsic, camera_from_scan
+
+
+def read_relpose(out_dir):
+    """Read frames as the evaluation of poses does: images by position, and lines of 16 numbers."""
+    folder = out_dir / TEST
+    poses = np.loadtxt(folder / "pose_90.txt").reshape(-1, 4, 4)
+    paths = sorted((folder / "color_90").iterdir())
+    assert [path.name for path in paths] == [f"frame_{index:04}.jpg" for index in range(4)]
+    assert len(poses) == len(paths)
+    assert not np.isfinite(poses[1]).any()
+    for index in (0, 2, 3):
+        depth_path = folder / f"depth_90/frame_{index:04}.png"
+        camera_from_scan = np.linalg.inv(poses[index])
+        yield load(paths[index]), 3 * index, COLOR_INTRINSIC, camera_from_scan
+        yield load(depth_path), 3 * index, DEPTH_INTRINSIC, camera_from_scan
+
+
+ALL = ("--every", "1")
+WITH_DEPTH = ("--with", "color", "depth")
+PROGRAMS = [
+    ("embodiedscan", (), read_posed_images, 2 * 2),
+    ("embodiedscan", ALL, read_posed_images, 2 * (COUNT - 1)),
+    ("colmap", (*ALL, *WITH_DEPTH), read_colmap, 2 * (COUNT - 1)),
+    ("nerfstudio", ALL, read_nerfstudio, 2 * (COUNT - 1)),
+    ("relpose", (), read_relpose, 2 * 3),
+]
+
+
+@pytest.mark.parametrize(("layout", "words", "read", "count"), PROGRAMS)
+def test_program_sees_known_points_where_images_show_them(
+    raw_dir, tmp_path, layout, words, read, count
+):
+    extract(raw_dir, tmp_path, "--layout", layout, *words)
+
+    checked = [check(*view) for view in read(tmp_path)]
+    assert len(checked) == count
+    again = extract(raw_dir, tmp_path)
+    assert again.json["kept"] == SCENES
+    assert run_main("verify", tmp_path).status == 0
+
+
+def test_posed_images_hold_nothing_but_scenes(raw_dir, tmp_path):
+    """Video-3D-LLM looks every name in this folder up in the infos."""
+    extract(raw_dir, tmp_path, "--layout", "embodiedscan")
+    assert sorted(path.name for path in (tmp_path / "posed_images").iterdir()) == SCENES
+
+
+def test_depth_is_not_aligned_between_cameras_at_different_places(raw_dir, tmp_path):
+    copied = shutil.copytree(raw_dir, tmp_path / "raw")
+    # The extrinsic of the depth camera begins after the name, and 3 matrices of 64 bytes.
+    patch(raw_file(copied, ".sens"), 21 + 3 * 64 + 12, struct.pack("<f", 0.1))
+
+    words = ("--layout", "nerfstudio", "--scenes", TRAIN)
+    outcome = run_main("frames", copied, "-o", tmp_path / "out", "--json", *words)
+
+    (failure,) = outcome.json["failures"]
+    assert failure["message"] == "its color camera and its depth camera are not at the same place"
+    more = ("--with", "color")
+    assert run_main("frames", copied, "-o", tmp_path / "out", *words, *more).status == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "words", "problem"),
+    [
+        ("embodiedscan", "--at-most 5", "needs at most: None, not 5"),
+        ("embodiedscan", "--size 8x6", "needs size: None, not (8, 6)"),
+        ("embodiedscan", "--no-keep-lost", "needs keeps lost: True, not False"),
+        ("colmap", "--keep-lost", "needs keeps lost: False, not True"),
+        ("nerfstudio", "--with color pose", "has no place for pose"),
+        ("relpose", "--no-keep-lost", "needs keeps lost: True, not False"),
+    ],
+)
+def test_options_that_would_break_a_reader_are_refused(raw_dir, tmp_path, layout, words, problem):
+    outcome = extract(raw_dir, tmp_path / "out", "--layout", layout, *words.split())
+    assert outcome.status == 2
+    assert problem in outcome.json["message"]
