@@ -68,7 +68,7 @@ def scenes(place: str | Path) -> pd.DataFrame:
     opened = open_processed(place)
     rows = []
     for scene_id, entry in opened.entries.items():
-        points = opened.open_arrays(scene_id, opened.read_file(scene_id)).read("points")
+        points = opened.open_arrays(scene_id).read("points")
         x_m, y_m, z_m = np.ptp(points, axis=0).tolist()
         unlabeled_count = entry.nyu40_counts.get(0, 0)
         rows.append(
@@ -176,8 +176,8 @@ def instances(place: str | Path) -> pd.DataFrame:
     opened = open_processed(place)
     rows = []
     for scene_id in opened.entries:
-        arrays = opened.open_arrays(scene_id, opened.read_file(scene_id))
-        for group in parse_meta(arrays, opened.file_path(scene_id)).groups:
+        arrays = opened.open_arrays(scene_id)
+        for group in parse_meta(arrays).groups:
             values = [getattr(group, name) for name in _GROUP_COLUMNS]
             box = group.box or (None,) * len(_BOX_COLUMNS)  # pandas shows None as NaN
             rows.append([scene_id, *values, *box])

@@ -5,13 +5,13 @@ import sys
 import pytest
 from commands import TEST, TRAIN, VAL, run_main
 
-from scannet_prep.archive.format import INDEX_NAME, Archive
+from scannet_prep.archive.format import INDEX_NAME, open_archive
 from scannet_prep.archive.seekable import (
     END_OF_TAR,
-    SeekRow,
     compress,
     encode_members,
     encode_seek_table,
+    find_row,
     read_seek_table,
 )
 from scannet_prep.archive.sources import FileSource
@@ -65,7 +65,7 @@ def read_tree(folder):
 def pack_tree(folder, archive_path, level=1):
     """Pack a folder and open the archive."""
     pack.run(folder, archive_path, level=level, is_forced=True)
-    return Archive(FileSource(archive_path))
+    return open_archive(archive_path)
 
 
 def unpack_file(archive, *words, **options):
@@ -90,7 +90,7 @@ def join_frames(frames, index):
     text = index if isinstance(index, bytes) else encode_json(index)
     first = compress(encode_members({INDEX_NAME: text}), 1)
     frames = [first, *frames, compress(END_OF_TAR, 1)]
-    return b"".join(frames) + encode_seek_table([SeekRow.from_frame(frame) for frame in frames])
+    return b"".join(frames) + encode_seek_table([find_row(frame) for frame in frames])
 
 
 def forge(groups, kind="raw", **facts):
@@ -126,8 +126,7 @@ def flip_scene(path, scene_id=VAL):
 
 def span(path, scene_id=""):
     """Find the first byte of the frame of a scene, or of the files of no scene, and its end."""
-    archive = Archive(FileSource(path))
-    scene_ids = [None, "", *(scene.scene_id for scene in archive.index.scenes)]
-    sizes = [row.stored_bytes for row in read_seek_table(archive.source)]
+    scene_ids = [None, "", *(scene.scene_id for scene in open_archive(path).index.scenes)]
+    sizes = [row[0] for row in read_seek_table(FileSource(path)).tolist()]
     number = scene_ids.index(scene_id)
     return sum(sizes[:number]), sum(sizes[: number + 1])

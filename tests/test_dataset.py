@@ -8,7 +8,6 @@ import re
 import shutil
 import statistics
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,7 +30,6 @@ from scannet_prep.errors import (
     FileError,
     MissingFileError,
     ScanNetPrepError,
-    TransferError,
     UnknownSceneError,
     UsageError,
 )
@@ -229,39 +227,16 @@ def test_aligned_folder_is_aligned_by_the_matrix_of_its_samples(training_folder,
 
 
 @SEVERAL_KINDS
-def test_threads_read_while_others_close(stored):
-    dataset = ScanNet(stored.place, split="train")
-    expected = [dataset[index] for index in range(3)]
-    is_url = stored.kind == "url"
-    # All threads open this copy at once.
-    copy = pickle.loads(pickle.dumps(dataset))
-    is_done = threading.Event()
-
-    def close_again_and_again():
-        # Opening an archive on the web asks the server.
-        while not is_done.wait(0.05 if is_url else 0):
-            copy.close()
-
-    def read(index):
-        try:
-            return copy[index]
-        except TransferError:
-            # Closing a connection interrupts other threads that read from it.
-            if not is_url:
-                raise
-            return None
-
+def test_threads_read_at_once(stored):
+    dataset = pickle.loads(pickle.dumps(ScanNet(stored.place, split="train")))
+    order = [index % 3 for index in range(60 if stored.kind == "url" else 300)]
     with ExitStack() as stack:
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(1e-6)
         pool = stack.enter_context(ThreadPoolExecutor(9))
-        stack.callback(is_done.set)
-        order = [index % 3 for index in range(60 if is_url else 300)]
-        samples = pool.map(read, order)
-        pool.submit(close_again_and_again)
-        for index, sample in zip(order, samples, strict=True):
-            if sample is not None:
-                check_same(sample, expected[index])
+        samples = list(pool.map(dataset.__getitem__, order))
+    for index, sample in zip(order, samples, strict=True):
+        check_same(sample, dataset[index])
 
 
 def read_private_bytes():
@@ -270,37 +245,21 @@ def read_private_bytes():
     return 1024 * int(re.search(r"Private_Dirty: +(\d+)", rollup)[1])
 
 
-def wait_for_descriptors(most):
-    """Whether no more descriptors are open, after a while: the web server needs a moment."""
-    for _ in range(1_000):
-        if count_descriptors() <= most:
-            return True
-        threading.Event().wait(0.01)
-    return False
-
-
 @SEVERAL_KINDS
-def test_epochs_accumulate_nothing_and_a_closed_dataset_opens_again(stored):
+def test_epochs_accumulate_nothing_and_leave_no_file_open(stored):
     # A scene has 30 kB: keeping all of them would take 2 or 10 MB.
     epochs = 8 if stored.kind == "url" else 40
     before = count_descriptors()
-    with ScanNet(stored.place, split="train") as dataset:
-        for epoch in range(epochs):
-            expected = list(dataset)
-            if epoch == epochs // 4:
-                early = count_descriptors(), read_private_bytes()
-        late = count_descriptors(), read_private_bytes()
-        assert late[0] <= early[0]
-        # An archive stays open.
-        assert stored.kind != "archive" or late[0] > before
-        # Of the web server in this process, the list of all requests would be counted, too.
-        assert stored.kind == "url" or late[1] - early[1] < 5_000_000
-
-    dataset.close()
-    before = count_descriptors()
-    check_same(dataset[0], expected[0])
-    dataset.close()
-    assert wait_for_descriptors(before)
+    dataset = ScanNet(stored.place, split="train")
+    for epoch in range(epochs):
+        assert len(list(dataset)) == len(dataset)
+        if epoch == epochs // 4:
+            early = count_descriptors(), read_private_bytes()
+    late = count_descriptors(), read_private_bytes()
+    # The connection to the web server, which is in this process, stays.
+    assert late[0] <= (early[0] if stored.kind == "url" else before)
+    # Of the web server, the list of all requests would be counted, too.
+    assert stored.kind == "url" or late[1] - early[1] < 5_000_000
 
 
 # Random numbers of transforms.

@@ -77,18 +77,18 @@ REFUSALS = [
     ("export faces -o made --format pointcept", 2, "with other options (processed_with: "),
     ("export processed -o mine --format ply", 2, "holds thesis.tex, and was not made by"),
     ("export processed -o damaged --format pointcept", 1, "is damaged, or not of an export"),
-    ("export made -o new --format ply", 1, "is an export for another program"),
+    ("export made -o new --format ply", 1, "holds neither raw nor processed scenes"),
     ("export processed -o new --format votenet --splits test", 2, "test scenes have no annotation"),
     ("export processed -o new --format mask3d --splits test", 2, "has no segments of test scenes"),
     ("export processed -o new --format ply --scenes scene0009_00", 2, "has no scene scene0009_00"),
     ("export processed --format pointcept --label-set scannet200", 2, "no choice of --label-set"),
     ("export processed --format octformer --points 5", 2, "octformer has no choice of --points"),
     # Other commands do not take an export.
-    ("info made", 1, "is an export for another program"),
-    ("pack made -o b.tar.zst", 1, "is an export for another program"),
+    ("info made", 1, "holds neither raw nor processed scenes"),
+    ("pack made -o b.tar.zst", 1, "holds neither raw nor processed scenes"),
     ("process raw -o made", 2, "holds other files than processed scenes"),
-    ("unpack a.tar.zst -o made", 1, "is an export for another program"),
-    ("evaluate pred --gt made", 1, "is an export for another program"),
+    ("unpack a.tar.zst -o made", 1, "holds neither raw nor processed scenes"),
+    ("evaluate pred --gt made", 1, "holds neither raw nor processed scenes"),
 ]
 
 

@@ -30,7 +30,7 @@ from release_server import (
 )
 
 from scannet_prep import ScanNet
-from scannet_prep.archive.format import Archive
+from scannet_prep.archive.format import open_archive
 from scannet_prep.archive.sources import open_source
 from scannet_prep.errors import ArchiveError, TransferError
 from scannet_prep.remote import archive as remote_archive
@@ -145,7 +145,7 @@ def test_no_flipped_bit_on_the_way_gives_a_wrong_file_and_a_replaced_archive_is_
 ):
     data = (packed_dir / "processed.tar.zst").read_bytes()
     server.files[PATH] = data
-    archive = Archive(open_server(server))
+    archive = open_archive(server.origin + PATH.replace(" ", "%20"))
     start, end = span(packed_dir / "processed.tar.zst", TRAIN)
     expected = archive.read(TRAIN)
     dice = random.Random(0)

@@ -14,32 +14,39 @@ from __future__ import annotations
 import struct
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
-from scannet_prep.archive.sources import ByteSource
+from scannet_prep.archive.sources import SUFFIX, ByteSource
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer
-from scannet_prep.errors import ContentError
+from scannet_prep.errors import ArchiveError, ContentError
 
-BLOCK_BYTES = tarfile.BLOCKSIZE
-END_OF_TAR = bytes(2 * BLOCK_BYTES)
+_BLOCK_BYTES = tarfile.BLOCKSIZE
+END_OF_TAR = bytes(2 * _BLOCK_BYTES)
 # `zstd -d` and `tar --zstd` accept this window without further options.
 _MAX_WINDOW_BYTES = 1 << 27
 # zstd's own level 0 is another name of its default level.
 _STORING_LEVEL = -(1 << 17)
-CHECKSUM_BYTES = 4
+MAX_FRAME_BYTES = 1 << 30
 
 _TABLE_HEADER = struct.Struct("<4sI")
-_TABLE_ROW = struct.Struct("<II4s")
 _TABLE_FOOTER = struct.Struct("<IB4s")
-SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
+_SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
 _SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
 _HAS_CHECKSUMS = 0b1000_0000
-MAX_FRAME_BYTES = 1 << 30
-# The files of no scene, the index, and the end of the tar stream.
-_MIN_FRAMES = 3
+_ROW_BYTES = 12
+HINT_DAMAGED = (
+    "copy the archive again, or pack it again; "
+    "scannet-prep unpack - < ARCHIVE recovers what comes before the damage"
+)
+
+SeekRow: TypeAlias = tuple[int, int, int]
+"""A frame in the seek table: its size, the size of its content, and the low half of the XXH64 of
+its content, which is also the last four bytes of the frame."""
 
 
 def encode_members(files: Mapping[str, Buffer]) -> bytes:
@@ -47,7 +54,7 @@ def encode_members(files: Mapping[str, Buffer]) -> bytes:
     pieces: list[Buffer] = []
     for name, data in files.items():
         header = _encode_header(name, len(data))
-        padding = bytes(-len(data) % BLOCK_BYTES)
+        padding = bytes(-len(data) % _BLOCK_BYTES)
         pieces += [header, data, padding]
     return b"".join(pieces)
 
@@ -56,42 +63,27 @@ def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:
     """Iterate over the files in tar bytes.
 
     Raises:
-        ContentError: A header is damaged, or was not made by `encode_members`.
+        ContentError: A file is not whole, or was not encoded by `encode_members`: for example, it
+            is a link.
     """
     position = 0
     while position < len(content):
-        start = position + BLOCK_BYTES
+        start = position + _BLOCK_BYTES
         header = bytes(content[position:start])
-        name, size_bytes = _parse_header(header)
-        end = start + size_bytes
-        if end > len(content):
-            raise ContentError(f"{name!a} is not whole")
-        yield name, content[start:end]
-        position += member_bytes(size_bytes)
-
-
-def _parse_header(header: bytes) -> tuple[str, int]:
-    """Read name and size of a file from its header.
-
-    Raises:
-        ContentError: It is damaged, or was not made by `encode_members`: for example, it is the
-            header of a link.
-    """
-    try:
-        info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-        # A header can have a negative size.
-        has_size = info.size >= 0
-        is_own = has_size and _encode_header(info.name, info.size) == header
-    except (tarfile.HeaderError, ValueError) as error:
-        raise ContentError(f"a tar header is damaged: {error}") from None
-    if not is_own:
-        raise ContentError(f"{info.name[:200]!a} is not a plain file as scannet-prep packs it")
-    return info.name, info.size
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+            is_own = _encode_header(info.name, info.size) == header
+        except (tarfile.HeaderError, ValueError):
+            is_own = False
+        if not is_own or start + info.size > len(content):
+            raise ContentError("one of its tar headers is damaged, or not of a plain, whole file")
+        yield info.name, content[start : start + info.size]
+        position += member_bytes(info.size)
 
 
 def member_bytes(size_bytes: int) -> int:
     """Return the size of a file of this size with its header and the zeros after it."""
-    return BLOCK_BYTES + size_bytes + -size_bytes % BLOCK_BYTES
+    return _BLOCK_BYTES + size_bytes + -size_bytes % _BLOCK_BYTES
 
 
 def _encode_header(name: str, size_bytes: int) -> bytes:
@@ -115,82 +107,94 @@ def compress(content: Buffer, level: int) -> bytes:
     return compressor.compress(content)
 
 
-class SeekRow(NamedTuple):
-    """The row of a frame in the seek table.
+def make_decompressor() -> zstandard.ZstdDecompressor:
+    """Make a decompressor, for one frame at a time."""
+    return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+
+
+def find_row(frame: bytes) -> SeekRow:
+    """Find the row of a frame for the seek table."""
+    return len(frame), zstandard.frame_content_size(frame), int.from_bytes(frame[-4:], "little")
+
+
+class SeekableFrames:
+    """The frames of an archive, any of which can be read. Picklable, safe under fork, in threads.
+
+    Args:
+        source: The archive.
 
     Attributes:
-        stored_bytes: Size of the frame.
-        size_bytes: Size of its content.
-        checksum: The low half of the XXH64 of its content: the last four bytes of the frame.
-    """
-
-    stored_bytes: int
-    size_bytes: int
-    checksum: bytes
-
-    @classmethod
-    def from_frame(cls, frame: bytes) -> SeekRow:
-        """Make the row of a frame."""
-        size_bytes = zstandard.frame_content_size(frame)
-        return cls(len(frame), size_bytes, frame[-CHECKSUM_BYTES:])
-
-
-def decompress(frame: bytes) -> memoryview:
-    """Decompress a frame into new, writable memory, and verify its checksum.
+        name: Its path or address, for messages.
 
     Raises:
-        ContentError: It is damaged, or has no checksum, or no size of at most 1 GiB.
+        ArchiveError: It is truncated, or something else.
+        FileError, TransferError: It cannot be read.
     """
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-    try:
-        header = zstandard.get_frame_parameters(frame)
-        # Before memory is allocated. An unknown size is a very large number.
-        if not header.has_checksum or header.content_size > MAX_FRAME_BYTES:
-            raise ContentError("a frame has no checksum, or no size")
-        # Unlike a bytearray, an empty array is not cleared first.
-        content = np.empty(header.content_size, np.uint8).data
-        with decompressor.stream_reader(frame) as reader:
-            read_bytes = reader.readinto(content) if content else 0
-            # Reading beyond the end verifies the checksum.
-            reader.read(1)
-    except zstandard.ZstdError as error:
-        raise ContentError(f"a frame cannot be decompressed: {error}") from None
-    if read_bytes < len(content):
-        raise ContentError("a frame is not whole")
-    return content
+
+    def __init__(self, source: ByteSource) -> None:
+        self.name = source.name
+        self._source = source
+        self._rows = read_seek_table(source)
+        self._ends = np.cumsum(self._rows[:, 0], dtype=np.int64)
+
+    def read(self, number: int) -> memoryview:
+        """Read the content of a frame into new, writable memory, and verify its checksum.
+
+        Raises:
+            ContentError: It is damaged, is none of this archive, or has more than 1 GiB.
+            FileError: The archive cannot be read, or was replaced since it was opened.
+            TransferError: The server does not send it.
+        """
+        if number >= len(self._rows):
+            raise ContentError("it has fewer frames than its index lists")
+        row = tuple(self._rows[number].tolist())
+        stored_bytes, size_bytes, _ = row
+        frame = self._source.read(int(self._ends[number]) - stored_bytes, stored_bytes)
+        try:
+            has_checksum = zstandard.get_frame_parameters(frame).has_checksum
+            # An intact frame with another row is that of a file that has replaced the archive.
+            if find_row(frame) != row or not has_checksum or size_bytes > MAX_FRAME_BYTES:
+                raise ContentError("its frame is not the one that the seek table lists")
+            # Unlike a bytearray, an empty array is not cleared first.
+            content = np.empty(size_bytes, np.uint8).data
+            with make_decompressor().stream_reader(frame) as reader:
+                read_bytes = reader.readinto(content)
+                # Reading beyond the end verifies the checksum.
+                reader.read(1)
+        except zstandard.ZstdError as error:
+            raise ContentError(f"its frame cannot be decompressed: {error}") from None
+        if read_bytes < size_bytes:
+            raise ContentError("its frame is not whole")
+        return content
 
 
-def encode_seek_table(rows: Sequence[SeekRow]) -> bytes:
+def encode_seek_table(rows: Sequence[SeekRow] | NDArray[Any]) -> bytes:
     """Encode the seek table of an archive with these frames."""
-    body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
+    body = np.array(rows, "<u4").tobytes()
     body += _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
-    header = _TABLE_HEADER.pack(SKIPPABLE_MAGIC, len(body))
-    return header + body
+    return _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body)) + body
 
 
-def read_seek_table(source: ByteSource) -> list[SeekRow]:
+def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:
     """Read the seek table at the end of an archive.
 
+    Returns:
+        uint32 (frames, 3), a `SeekRow` each.
+
     Raises:
-        ContentError: There is none, or it does not describe the archive.
+        ArchiveError: The seek table is missing, or does not describe the archive.
+        FileError, TransferError: The archive cannot be read.
     """
     end = source.size_bytes
-    footer_start = max(0, end - _TABLE_FOOTER.size)
-    footer = source.read(footer_start, _TABLE_FOOTER.size)
+    rows_end = end - _TABLE_FOOTER.size
+    footer = source.read(max(0, rows_end), _TABLE_FOOTER.size)
     count = int.from_bytes(footer[:4], "little")
-    rows_start = footer_start - count * _TABLE_ROW.size
-    start = rows_start - _TABLE_HEADER.size
-    is_possible = start >= 0 and count >= _MIN_FRAMES
-    if not is_possible or not footer.endswith(_SEEKABLE_MAGIC):
-        raise ContentError("it does not end with a seek table")
-    table = source.read(start, end - start)
-    body = table[_TABLE_HEADER.size : -_TABLE_FOOTER.size]
-    rows = []
-    stored_bytes = 0
-    for values in _TABLE_ROW.iter_unpack(body):
-        row = SeekRow(*values)
-        rows.append(row)
-        stored_bytes += row.stored_bytes
-    if encode_seek_table(rows) != table or stored_bytes != start:
-        raise ContentError("its seek table does not describe it")
-    return rows
+    start = rows_end - count * _ROW_BYTES - _TABLE_HEADER.size
+    if start >= 0:
+        table = source.read(start, end - start)
+        rows = np.frombuffer(table, "<u4", 3 * count, _TABLE_HEADER.size).reshape(-1, 3)
+        if encode_seek_table(rows) == table and rows[:, 0].sum(dtype=np.int64) == start:
+            return rows
+    kind = describe_beginning(source.read(0, BEGINNING_BYTES)) or "a file of another kind"
+    problem = f"is {kind}, expected a whole {SUFFIX} archive, which ends with a seek table"
+    raise ArchiveError(source.name, problem, HINT_DAMAGED)

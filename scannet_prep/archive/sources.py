@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from scannet_prep.base.files import open_file
 from scannet_prep.errors import ArchiveError
@@ -27,9 +27,6 @@ class ByteSource(Protocol):
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the archive ends within the range."""
-
-    def close(self) -> None:
-        """Close files and connections; reading opens them again."""
 
 
 def open_source(place: str | Path) -> ByteSource:
@@ -52,11 +49,7 @@ def open_source(place: str | Path) -> ByteSource:
 
 
 class FileSource:
-    """An archive on a disk.
-
-    It is read with `pread` only, so that processes and threads share no position. A forked process
-    reads from the file that its parent opened. An unpickled copy opens the file again on its first
-    read.
+    """An archive on a disk, which is opened for each read: processes and threads share nothing.
 
     Args:
         path: The archive.
@@ -72,59 +65,27 @@ class FileSource:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        # Size and time of the last change; None before the file was opened.
-        self._identity: tuple[int, int] | None = None
-        self._opened: _Descriptor | None = self._open()
+        self._path = path
+        with open_file(path, sys.maxsize) as file:
+            self._version = _find_version(file)
+        self.size_bytes, _ = self._version
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the file ends within the range.
 
         Raises:
-            ArchiveError: It cannot be read, or was replaced before this process opened it.
+            FileError: It cannot be read.
+            ArchiveError: It was replaced or changed since it was opened.
         """
-        opened = self._opened
-        if opened is None:
-            opened = self._opened = self._open()
-        try:
-            return os.pread(opened.number, size, offset)
-        except OSError as error:
-            problem = f"cannot be read at byte {offset:,}: {error.strerror or error}"
-            raise ArchiveError(self.name, problem) from error
-
-    def close(self) -> None:
-        """Close the file when no thread reads it; reading opens it again."""
-        self._opened = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open file, which belongs to this process."""
-        return self.__dict__ | {"_opened": None}
-
-    def _open(self) -> _Descriptor:
-        if not hasattr(os, "pread"):  # Windows
-            problem = "archives are read on Linux and macOS only"
-            raise ArchiveError(self.name, problem, "use WSL, or a processed folder")
-        with open_file(Path(self.name), sys.maxsize) as file:
-            status = os.fstat(file.fileno())
-            opened = _Descriptor(file.fileno())
-        identity = (status.st_size, status.st_mtime_ns)
-        if self._identity not in (None, identity):
-            problem = "was replaced or changed since it was opened"
-            raise ArchiveError(self.name, problem, "open it again")
-        self._identity = identity
-        self.size_bytes = status.st_size
-        return opened
+        with open_file(self._path, sys.maxsize) as file:
+            if _find_version(file) != self._version:
+                problem = "was replaced or changed since it was opened"
+                raise ArchiveError(self.name, problem, "open it again")
+            file.seek(offset)
+            return file.read(size)
 
 
-class _Descriptor:
-    """A copy of an open file, which is closed when its last user is done.
-
-    Args:
-        number: The descriptor to copy.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = os.dup(number)
-
-    # The function is bound here, because the module may be gone when the program ends.
-    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
-        _close(self.number)
+def _find_version(file: FileIO) -> tuple[int, int]:
+    """Find the size of a file and the time of its last change."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns

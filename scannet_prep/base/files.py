@@ -277,7 +277,7 @@ def check_is_folder(path: Path) -> None:
         raise OutputError(f"{existing}: is not a folder")
 
 
-def write_if_changed(path: Path, data: bytes) -> None:
+def write_if_changed(path: Path, data: Buffer) -> None:
     """Write a file as `write_atomically` does, unless it has this content already.
 
     Raises:

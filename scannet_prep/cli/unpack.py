@@ -64,7 +64,5 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         progress=console,
     )
     scenes = count_of(len(report.scenes), "scene")
-    files = f"{report.written:,} written, {report.kept:,} kept"
-    duration = format_duration(console.seconds)
-    lines = [f"{report.out_dir}: {scenes}; files: {files}; in {duration}"]
+    lines = [f"{report.out_dir}: {scenes}, in {format_duration(console.seconds)}"]
     return Outcome(report, lines, report.failures, {"seconds": console.seconds})

@@ -129,12 +129,15 @@ class NpzReader:
         data: The whole file. Arrays of stored members are views of it, writable if it is.
         path: Its name, for messages.
 
+    Attributes:
+        path: As given.
+
     Raises:
         FileError: The file is truncated, damaged, or not an `.npz` file.
     """
 
     def __init__(self, data: Buffer, path: str | Path) -> None:
-        self._path = path
+        self.path = path
         try:
             self._members = _find_members(memoryview(data))
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
@@ -160,7 +163,7 @@ class NpzReader:
             raise self._error(f"array {key!r} is damaged: {error}") from None
 
     def _error(self, problem: str) -> FileError:
-        return FileError(self._path, problem, DAMAGE_HINT)
+        return FileError(self.path, problem, DAMAGE_HINT)
 
 
 def _find_members(data: memoryview) -> dict[str, tuple[zipfile.ZipInfo, memoryview]]:

@@ -23,10 +23,6 @@ from scannet_prep.release.scene import SceneId, Split
 # Increased whenever the bytes of a processed folder, or their interpretation, change.
 FORMAT_VERSION: Literal[2] = 2
 MAX_FILE_BYTES = 1 << 31
-_OPTIONS_HINT = (
-    "open the folder again if it was processed with other options while it was open; "
-    "else remove the file, and process again"
-)
 
 LabelsFrom = Literal["aggregation", "ply"]
 _LABELS_FROM = get_args(LabelsFrom)
@@ -250,7 +246,7 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     """
     reader = NpzReader(data, path)
     arrays = {key: reader.read(key) for key in reader.keys if key != "meta"}
-    meta = parse_meta(reader, path)
+    meta = parse_meta(reader)
     problem = _find_structural_problem(arrays)
     if problem:
         raise FileError(path, problem, DAMAGE_HINT)
@@ -261,7 +257,7 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
 _META_DECODER = make_decoder(SceneMeta)
 
 
-def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
+def parse_meta(reader: NpzReader) -> SceneMeta:
     """Parse the description of a scene.
 
     Raises:
@@ -274,34 +270,7 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
         return parse_json(text, _META_DECODER)
     except ContentError as error:
         problem = f"has a damaged or foreign description: {error}"
-        raise FileError(path, problem, DAMAGE_HINT) from None
-
-
-def check_meta(
-    meta: SceneMeta,
-    path: Path | str,
-    scene_id: str,
-    split: str,
-    options: ProcessOptions,
-) -> None:
-    """Check that a file belongs to the expected scene and split, and was made with these options.
-
-    Args:
-        meta: The description of the scene.
-        path: The file, for messages; a text if it is in an archive.
-        scene_id: The expected scene.
-        split: The expected split.
-        options: The options of its folder or archive.
-
-    Raises:
-        FileError: The file belongs to another scene or split, or has other options.
-    """
-    if meta.scene_id != scene_id or meta.split != split:
-        problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
-        raise FileError(path, problem, DAMAGE_HINT)
-    if meta.options != options:
-        problem = f"was made with {meta.options.flags}, expected {options.flags}"
-        raise FileError(path, problem, _OPTIONS_HINT)
+        raise FileError(reader.path, problem, DAMAGE_HINT) from None
 
 
 def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -66,9 +66,6 @@ class RemoteArchive:
             return b""
         return self._try(_read_range, offset, end)
 
-    def close(self) -> None:
-        """Do nothing: connections that are not used end by themselves."""
-
     def _try(self, function: Callable[..., Result], *span: int) -> Result:
         """Call a function with the address, several times if an error may pass."""
         pauses_s = [*_PAUSES_S]

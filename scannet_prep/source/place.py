@@ -15,10 +15,9 @@ import os
 from pathlib import Path
 
 from scannet_prep.errors import MissingFileError
-from scannet_prep.export import is_export
 from scannet_prep.processed.manifest import MANIFEST_NAME
-from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source.scenes import (
+    PackedScenes,
     Place,
     PlaceKind,
     ProcessedArchive,
@@ -27,16 +26,13 @@ from scannet_prep.source.scenes import (
 )
 
 _HINT_PLACE = (
-    "give a folder with raw or processed scenes, or an archive; "
+    "give an archive, or the folder above those of the splits and scenes; "
     "to try the program without ScanNet data: scannet-prep demo"
 )
-_HINT_ABOVE = "give the folder above, and choose the split or the scene by --splits or --scenes"
-# What a place holds instead of processed scenes, and how to get these.
-_OTHERS = {
-    "raw": ("raw scenes", "process them: scannet-prep process"),
-    "archive": ("raw scenes", "unpack and process them: scannet-prep unpack"),
-    "frames": ("extracted frames", "give the folder of the processed scenes"),
-}
+_HINT_PROCESSED = (
+    "give a folder that scannet-prep process wrote, or an archive of it; "
+    "raw scenes have to be unpacked and processed first"
+)
 
 
 def find_kind(place: str | Path) -> PlaceKind:
@@ -54,31 +50,19 @@ def find_kind(place: str | Path) -> PlaceKind:
         if os.path.lexists(path):
             return "archive"
         raise MissingFileError(path, "no such file or folder", _HINT_PLACE)
-    if is_export(path):
-        problem = "is an export for another program, expected raw or processed scenes"
-        raise MissingFileError(path, problem, "give the folder that it was made from")
     if os.path.isfile(path / MANIFEST_NAME):  # noqa: PTH113
         return "processed"
-    return _find_kind_of_tree(path)
 
-
-def _find_kind_of_tree(path: Path) -> PlaceKind:
-    """Determine what a folder of scene folders is."""
     from scannet_prep.frames.record import find_records
     from scannet_prep.raw.lock import LOCK_NAME
     from scannet_prep.raw.tree import find_raw_scenes, find_shared_files
 
     if find_records(path):
         return "frames"
-    if find_raw_scenes(path, may_be_empty=True) or find_shared_files(path):
+    is_raw = find_raw_scenes(path, may_be_empty=True) or find_shared_files(path)
+    if is_raw or (path / LOCK_NAME).is_file():
         return "raw"
-    if (path / LOCK_NAME).is_file():
-        return "raw"
-    hint = _HINT_PLACE
-    name = path.resolve().name
-    if SceneId.is_of_release(name) or (name in set(Split) and any(path.glob("*.npz"))):
-        hint = _HINT_ABOVE
-    raise MissingFileError(path, "holds neither raw nor processed scenes", hint)
+    raise MissingFileError(path, "holds neither raw nor processed scenes", _HINT_PLACE)
 
 
 def open_place(place: str | Path) -> Place:
@@ -89,7 +73,7 @@ def open_place(place: str | Path) -> Place:
 
     Raises:
         MissingFileError: It does not exist, or is a folder without scenes.
-        FileError: It cannot be read, or is of another program.
+        FileError: It cannot be read, is of another program, or its processing has not finished.
         TransferError: A server does not send the archive.
     """
     kind = find_kind(place)
@@ -97,16 +81,13 @@ def open_place(place: str | Path) -> Place:
     if kind == "processed":
         return ProcessedFolder(path)
     if kind == "archive":
-        from scannet_prep.archive.format import Archive
-        from scannet_prep.archive.sources import open_source
+        from scannet_prep.archive.format import open_archive
 
-        archive = Archive(open_source(place))
-        if archive.index.kind == "processed":
-            return ProcessedArchive(archive)
-    from scannet_prep.source.trees import Frames, RawArchive, RawTree
+        archive = open_archive(place)
+        is_processed = archive.index.kind == "processed"
+        return ProcessedArchive(archive) if is_processed else PackedScenes(archive)
+    from scannet_prep.source.trees import Frames, RawTree
 
-    if kind == "archive":
-        return RawArchive(archive)
     return RawTree(path) if kind == "raw" else Frames(path)
 
 
@@ -118,13 +99,11 @@ def open_processed(place: str | Path) -> ProcessedScenes:
 
     Raises:
         MissingFileError: It is something else.
-        FileError: Processing has not finished, or see `open_place`.
-        TransferError: See `open_place`.
+        FileError, TransferError: As `open_place`.
     """
     opened = open_place(place)
     if not isinstance(opened, ProcessedScenes):
-        content, hint = _OTHERS[opened.kind]
-        raise MissingFileError(opened.name, f"holds {content}, expected processed scenes", hint)
-    if opened.fault is not None:
-        raise opened.fault
+        content = "extracted frames" if opened.kind == "frames" else "raw scenes"
+        problem = f"holds {content}, expected processed scenes"
+        raise MissingFileError(opened.name, problem, _HINT_PROCESSED)
     return opened

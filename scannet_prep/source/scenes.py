@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ import numpy as np
 
 from scannet_prep.base.files import Buffer, Fingerprint, open_file
 from scannet_prep.base.findings import Finding
-from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -27,7 +27,7 @@ from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
 from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
     ProcessedScene,
-    check_meta,
+    SceneMeta,
     parse_meta,
     parse_processed,
 )
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from scannet_prep.archive.format import Archive
 
 _HINT_REMOVE = "remove the file, or process the scene again"
+_HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
 
 PlaceKind: TypeAlias = Literal["raw", "processed", "archive", "frames"]
 
@@ -104,6 +105,37 @@ class Place(ABC):
         """Return facts about the place by name: texts, lists and mappings, for people and JSON."""
 
 
+class PackedScenes(Place):
+    """An archive. One of raw scenes has to be unpacked to process them.
+
+    Args:
+        archive: The archive.
+    """
+
+    kind = "archive"
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        scenes = {}
+        for scene in archive.index.scenes:
+            scenes[scene.scene_id] = PlaceScene(scene.split, 0, scene.size_bytes)
+        Place.__init__(self, archive.name, scenes)
+
+    def verify(self, scene_id: str) -> list[Finding]:
+        """Read the files of a scene, whose checksum must match."""
+        self._archive.read(scene_id)
+        return []
+
+    def verify_rest(self) -> list[Finding]:
+        """Read the files that belong to no scene, whose checksum must match."""
+        self._archive.read()
+        return []
+
+    def describe(self) -> dict[str, Any]:
+        """Name the content."""
+        return {"content": f"{self._archive.index.kind} scenes"}
+
+
 class ProcessedScenes(Place):
     """The processed scenes of a folder or an archive, all made with the same options.
 
@@ -112,25 +144,23 @@ class ProcessedScenes(Place):
 
     Attributes:
         options: The options.
-        fault: Why the place must not be used: processing has not finished. None if it has.
+
+    Raises:
+        FileError: Processing has not finished, or the manifest is damaged.
     """
 
     def __init__(self, name: str) -> None:
         manifest = self.read_manifest()
+        check_complete(manifest, Path(name))
         scenes = {}
         # Without the counts of an entry, which take a hundred times the memory.
         for scene_id, entry in manifest.scenes.items():
             scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
-        super().__init__(name, scenes)
+        Place.__init__(self, name, scenes)
         for scene_id, failure in sorted(manifest.failures.items()):
             if scene_id not in scenes:
                 self.failures[scene_id] = str(failure)
         self.options = manifest.options
-        self.fault: FileError | None = None
-        try:
-            check_complete(manifest, Path(name))
-        except FileError as error:
-            self.fault = error
 
     @abstractmethod
     def file_path(self, scene_id: str) -> Path | str:
@@ -153,64 +183,56 @@ class ProcessedScenes(Place):
             ScanNetPrepError: It is damaged, or cannot be read.
         """
 
-    def close(self) -> None:
-        """Close files and connections; reading opens them again."""
-
     @cached_property
     def entries(self) -> Mapping[str, SceneEntry]:
-        """The entries of the manifest for the scenes of the place, by id, sorted.
+        """The entries of the manifest, by id, sorted. The manifest is read again.
 
         Raises:
-            FileError: The manifest is damaged, or the place was changed since it was opened.
+            FileError: It is damaged.
         """
-        manifest = self.read_manifest()
-        if manifest.options != self.options or not self.scenes.keys() <= manifest.scenes.keys():
-            problem = f"{MANIFEST_NAME} lists other scenes or options than when it was opened"
-            raise FileError(self.name, problem, "open it again")
-        return {scene_id: manifest.scenes[scene_id] for scene_id in self.scenes}
+        return dict(sorted(self.read_manifest().scenes.items()))
 
-    def open_arrays(self, scene_id: str, data: Buffer) -> NpzReader:
-        """Open the file of a scene, to read single arrays.
-
-        Args:
-            scene_id: The scene.
-            data: The whole file, from `read_file`.
+    def open_arrays(self, scene_id: str) -> NpzReader:
+        """Read the file of a scene, to parse single arrays.
 
         Raises:
-            FileError: It is damaged, or is that of another scene or another folder.
+            FileError: It does not exist any more, is damaged, or is that of another scene or
+                another folder.
+            TransferError: A server does not send it.
         """
-        path = self.file_path(scene_id)
-        arrays = NpzReader(data, path)
-        meta = parse_meta(arrays, path)
-        check_meta(meta, path, scene_id, self.scenes[scene_id].split, self.options)
+        arrays = NpzReader(self.read_file(scene_id), self.file_path(scene_id))
+        self._check_meta(scene_id, parse_meta(arrays))
         return arrays
 
-    def parse(self, scene_id: str, data: Buffer) -> ProcessedScene:
-        """Parse the file of a scene; arguments and errors are those of `open_arrays`."""
-        path = self.file_path(scene_id)
-        scene = parse_processed(data, path)
-        check_meta(scene.meta, path, scene_id, self.scenes[scene_id].split, self.options)
+    def read(self, scene_id: str) -> ProcessedScene:
+        """Read a scene; errors are those of `open_arrays`."""
+        return self._parse(scene_id, self.read_file(scene_id))
+
+    def _parse(self, scene_id: str, data: Buffer) -> ProcessedScene:
+        scene = parse_processed(data, self.file_path(scene_id))
+        self._check_meta(scene_id, scene.meta)
         return scene
 
-    def read(self, scene_id: str) -> ProcessedScene:
-        """Read a scene; errors are those of `read_file` and `parse`."""
-        return self.parse(scene_id, self.read_file(scene_id))
+    def _check_meta(self, scene_id: str, meta: SceneMeta) -> None:
+        """Check that a file is that of a scene, and was made with the options of the place."""
+        split = self.scenes[scene_id].split
+        if meta.scene_id != scene_id or meta.split != split:
+            problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
+        elif meta.options != self.options:
+            problem = f"was made with {meta.options.flags}, expected {self.options.flags}"
+        else:
+            return
+        raise FileError(self.file_path(scene_id), problem, _HINT_CHANGED)
 
     def describe(self) -> dict[str, Any]:
         """Describe the options, the warnings, and the scenes that failed."""
         manifest = self.read_manifest()
         warnings = []
-        computed_count = 0
         for scene_id, entry in manifest.scenes.items():
-            computed_count += entry.segments_source == "computed"
             warnings += [(scene_id, warning) for warning in entry.warnings]
         return {
             "program": f"scannet-prep {manifest.program_version}",
             "options": self.options.flags,
-            "label_set": self.options.label_set.name,
-            "frame": "axis-aligned" if self.options.align_axis else "scan",
-            "scenes_with_computed_segments": computed_count,
-            "problem": "" if self.fault is None else self.fault.message,
             "failures": self.failures,
             "warnings": [
                 f"{text} (scenes: {len(scenes):,})" for text, scenes in summarize_warnings(warnings)
@@ -242,38 +264,31 @@ class ProcessedFolder(ProcessedScenes):
 
     def read_file(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene into new, writable memory."""
-        path = self.file_path(scene_id)
-        try:
-            with open_file(path, MAX_FILE_BYTES) as file:
-                size_bytes = os.fstat(file.fileno()).st_size
-                # NumPy, unlike bytearray, does not fill new memory with zeros first.
-                data = np.empty(size_bytes, np.uint8).data
-                # One call reads a whole file, unless the file becomes shorter meanwhile.
-                read_bytes = file.readinto(data)
-        except MissingFileError:
-            problem = "no such file, though the manifest names it"
-            raise MissingFileError(path, problem, DAMAGE_HINT) from None
-        if read_bytes != size_bytes:
-            problem = f"only {read_bytes:,} of {size_bytes:,} bytes could be read"
-            raise FileError(path, problem, DAMAGE_HINT)
-        return data
+        with open_file(self.file_path(scene_id), MAX_FILE_BYTES) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            # NumPy, unlike bytearray, does not fill new memory with zeros first.
+            data = np.empty(size_bytes, np.uint8).data
+            # One call reads a whole file, unless the file becomes shorter meanwhile.
+            read_bytes = file.readinto(data)
+        return data[:read_bytes]
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Read a scene, and compare it with the manifest."""
         data = self.read_file(scene_id)
-        scene = self.parse(scene_id, data)
+        scene = self._parse(scene_id, data)
         actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-        problems = list(_find_differences(actual, self.entries[scene_id]))[:1]
-        path = str(self.file_path(scene_id))
-        return [
-            Finding(message=problem, subject=path, scene_id=scene_id, hint=DAMAGE_HINT)
-            for problem in problems
-        ]
+        recorded = self.entries[scene_id]
+        for name in SceneEntry.__struct_fields__:
+            here = getattr(actual, name)
+            there = getattr(recorded, name)
+            if here != there:
+                words = name.replace("_", " ")
+                problem = f"has {words} {here!s:.80}, but the manifest records {there!s:.80}"
+                raise FileError(self.file_path(scene_id), problem, DAMAGE_HINT)
+        return []
 
     def verify_rest(self) -> list[Finding]:
         """Find files of scenes that the manifest does not record."""
-        if self.fault is not None:
-            return [Finding.from_error(self.fault)]
         listed = {self.file_path(scene_id) for scene_id in self.scenes}
         found = {path for split in Split for path in (self.folder / split).glob("*.npz")}
         message = "is not in the manifest"
@@ -283,18 +298,16 @@ class ProcessedFolder(ProcessedScenes):
         ]
 
 
-class ProcessedArchive(ProcessedScenes):
+class ProcessedArchive(ProcessedScenes, PackedScenes):
     """An archive of processed scenes, on a disk or at an address.
 
     Args:
         archive: The archive.
     """
 
-    kind = "archive"
-
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        super().__init__(archive.name)
+        ProcessedScenes.__init__(self, archive.name)
 
     def read_manifest(self) -> Manifest:
         """Read the manifest from the files that belong to no scene."""
@@ -309,22 +322,3 @@ class ProcessedArchive(ProcessedScenes):
         """Read the whole file of a scene into new, writable memory."""
         [data] = self._archive.read(scene_id).values()
         return data
-
-    def verify(self, scene_id: str) -> list[Finding]:
-        """Read the file of a scene, whose checksum must match."""
-        self._archive.read(scene_id)
-        return []
-
-    def close(self) -> None:
-        """Close the file or the connections; reading opens them again."""
-        self._archive.source.close()
-
-
-def _find_differences(actual: SceneEntry, recorded: SceneEntry) -> Iterator[str]:
-    """Describe the fields in which a scene differs from its record in the manifest."""
-    for name in SceneEntry.__struct_fields__:
-        here = getattr(actual, name)
-        there = getattr(recorded, name)
-        if here != there:
-            words = name.replace("_", " ")
-            yield f"has {words} {here!s:.80}, but the manifest records {there!s:.80}"

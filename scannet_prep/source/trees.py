@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.frames.record import find_records, read_record
 from scannet_prep.processed.make_scene import process_scene
@@ -38,16 +37,13 @@ from scannet_prep.release.label_map import (
     find_label_map,
     label_map_for,
 )
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene import SceneId
 from scannet_prep.source.scenes import Place, PlaceScene
-
-if TYPE_CHECKING:
-    from scannet_prep.archive.format import Archive
 
 _HINT_DOWNLOAD = "download the file again"
 _HINT_DOWNLOAD_SCENE = "download the files of the scene again"
 _HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
-_HINT_AGAIN = "remove it, then run the command again that made it"
+_HINT_AGAIN = "remove it, then repeat the command that made it"
 # Files that every scene of the release has, and own scenes need not have.
 _MISSING = {WarningKind.NO_INFO, WarningKind.NO_AGGREGATION}
 # Doubts that concern the label map, not the files of a scene.
@@ -61,7 +57,7 @@ class RawTree(Place):
         folder: The tree.
 
     Raises:
-        FileError: A folder cannot be read.
+        FileError: A folder cannot be read, or `scannet.lock` is damaged.
     """
 
     kind = "raw"
@@ -78,20 +74,15 @@ class RawTree(Place):
             size_bytes = sum(path.stat().st_size for path in paths)
             scenes[str(scene_id)] = PlaceScene(scene.split or "", 0, size_bytes)
         super().__init__(str(folder), scenes)
+        # The files that `scannet.lock` records, by folder.
+        self._records = defaultdict[Path, list[tuple[Path, LockEntry]]](list)
+        for name, entry in read_tree_lock(folder).items():
+            path = folder / name
+            self._records[path.parent].append((path, entry))
 
     @cached_property
     def _label_map(self) -> LabelMap:
         return label_map_for(self.folder)
-
-    @cached_property
-    def _records(self) -> Mapping[Path, list[tuple[Path, LockEntry]]]:
-        """The files that `scannet.lock` records, by folder; none if it is damaged."""
-        records = defaultdict(list)
-        with suppress(FileError):
-            for name, entry in read_tree_lock(self.folder).items():
-                path = self.folder / name
-                records[path.parent].append((path, entry))
-        return records
 
     def read(self, scene_id: str) -> ProcessedScene:
         """Process a scene with the default options.
@@ -100,16 +91,13 @@ class RawTree(Place):
             FileError: A file of the scene cannot be read, or is damaged.
             AnnotationError: Its files contradict each other.
         """
-        scene = self._raw_scenes[SceneId(scene_id)]
-        return process_scene(scene, _find_split(scene), ProcessOptions(), self._label_map)
+        return _process(self._raw_scenes[SceneId(scene_id)], ProcessOptions(), self._label_map)
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Check the files of a scene: those for segmentation together, the others alone."""
         scene = self._raw_scenes[SceneId(scene_id)]
-        split = _find_split(scene)
         files = _find_files(scene)
         findings = self._compare_with_records(scene.directory, scene_id)
-        contradictions = []
         if self._is_for_segmentation:
             has_labels = release.LABELS_MESH in files
             options = ProcessOptions(labels_from="ply" if has_labels else "aggregation")
@@ -117,9 +105,9 @@ class RawTree(Place):
             with suppress(FileError):  # which `verify_rest` reports
                 label_map = self._label_map
             try:
-                processed = process_scene(scene, split, options, label_map)
+                processed = _process(scene, options, label_map)
             except ScanNetPrepError as error:
-                contradictions.append(Finding.from_error(error, scene.directory, scene_id))
+                findings.append(Finding.from_error(error, scene.directory, scene_id))
             else:
                 findings += _judge(scene, processed)
                 used = processed.meta.inputs
@@ -128,22 +116,18 @@ class RawTree(Place):
             raise FileError(scene.directory, "holds no file of the release", _HINT_DOWNLOAD)
         for kind, path in files.items():
             findings += _attempt(scene_id, read_raw_file, kind, path)
-        # If each file is intact, they contradict each other, or one is missing.
-        if not any(finding.is_error for finding in findings):
-            findings += contradictions
         return findings
 
     def _compare_with_records(self, folder: Path, scene_id: str = "") -> list[Finding]:
         """Compare the files of a folder with their records in `scannet.lock`."""
         findings = []
-        for path, expected in self._records[folder]:
+        for path, expected in self._records.get(folder, []):
             findings += _attempt(scene_id, _check_record, path, expected, digest_file)
         return findings
 
     def verify_rest(self) -> list[Finding]:
-        """Check the label map, scannet.lock and the files in tasks/."""
+        """Check the label map and the files in tasks/, and find what is not used."""
         findings = find_strangers(self.folder)
-        findings += _attempt("", read_tree_lock, self.folder)
         findings += _attempt("", _check_label_map, self.folder)
         for folder in (self.folder, self.folder / release.TASKS_DIR):
             findings += self._compare_with_records(folder)
@@ -155,45 +139,11 @@ class RawTree(Place):
         return findings
 
     def describe(self) -> dict[str, Any]:
-        """Name the label map, and list the files of no scene with their sizes."""
-        shared = {}
-        for path in find_shared_files(self.folder).values():
-            shared[path.name] = format_bytes(path.stat().st_size)
+        """Name the label map and the files that belong to no scene."""
         return {
             "label_map": str(find_label_map(self.folder) or "built in"),
-            "files_of_no_scene": shared,
+            "files_of_no_scene": [path.name for path in find_shared_files(self.folder).values()],
         }
-
-
-class RawArchive(Place):
-    """An archive of raw scenes, which has to be unpacked to process them.
-
-    Args:
-        archive: The archive.
-    """
-
-    kind = "archive"
-
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-        scenes = {}
-        for scene in archive.index.scenes:
-            scenes[scene.scene_id] = PlaceScene(scene.split, 0, scene.size_bytes)
-        super().__init__(archive.name, scenes)
-
-    def verify(self, scene_id: str) -> list[Finding]:
-        """Read the files of a scene, whose checksum must match."""
-        self._archive.read(scene_id)
-        return []
-
-    def verify_rest(self) -> list[Finding]:
-        """Read the files of no scene, whose checksum must match."""
-        self._archive.read()
-        return []
-
-    def describe(self) -> dict[str, Any]:
-        """Name the content."""
-        return {"content": "raw scenes"}
 
 
 class Frames(Place):
@@ -210,8 +160,8 @@ class Frames(Place):
         self.folder = folder
         self._frame_count = 0
         self._options = set[str]()
-        self._record_paths = find_records(folder)
         scenes = {}
+        self._record_paths = find_records(folder)
         for scene_id, path in self._record_paths.items():
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
@@ -235,17 +185,11 @@ class Frames(Place):
         return {"frames": self._frame_count, "options": "; ".join(sorted(self._options))}
 
 
-def _find_split(scene: RawScene) -> Split:
-    """Return the split of a raw scene.
-
-    Raises:
-        FileError: The scene cannot be used, or is in no split.
-    """
-    if scene.problem:
-        raise FileError(scene.directory, scene.problem)
+def _process(scene: RawScene, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
+    """Process a raw scene; errors are those of `RawTree.read`."""
     if scene.split is None:
         raise FileError(scene.directory, "is in none of the official split lists", _HINT_LIST)
-    return scene.split
+    return process_scene(scene, scene.split, options, label_map)
 
 
 def _find_files(scene: RawScene) -> dict[release.FileKind, Path]:
@@ -258,26 +202,22 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     """Report the oddities of a scene that was processed from its files."""
     folder = str(scene.directory)
     scene_id = str(scene.scene_id)
+    meta = processed.meta
     faults = []
-    for warning in processed.meta.warnings:
-        is_missing = warning.kind in _MISSING or warning.kind.is_damage
-        is_doubt = warning.kind.is_doubt and warning.kind not in _OF_LABEL_MAP
+    for warning in meta.warnings:
+        kind = warning.kind
+        is_missing = kind in _MISSING or kind.is_damage
+        is_doubt = kind.is_doubt and kind not in _OF_LABEL_MAP
         # For `process`, all of these are warnings.
         if is_doubt or (is_missing and not scene.is_own):
             faults.append(warning.fault)
         # The label map is reported once for the whole tree.
-        elif warning.kind is not WarningKind.LABEL_MAP_DIFFERS:
+        elif kind is not WarningKind.LABEL_MAP_DIFFERS:
             yield Finding(message=warning.text, subject=folder, scene_id=scene_id, severity="note")
     # With the labels of labels.ply: each label comes from a group.
-    is_without_group = (processed.nyu40_ids > 0) & (processed.instances < 0)
-    count = int(np.count_nonzero(is_without_group))
-    if processed.meta.groups and count:
-        vertex = int(np.argmax(is_without_group))
-        nyu40_id = processed.nyu40_ids[vertex]
-        faults.append(
-            f"labels.ply labels {count:,} vertices that belong to no group, "
-            f"for example vertex {vertex} as nyu40 id {nyu40_id}"
-        )
+    count = np.count_nonzero((processed.nyu40_ids > 0) & (processed.instances < 0))
+    if meta.groups and count:
+        faults.append(f"labels.ply labels {count:,} vertices that belong to no group")
     for fault in faults:
         yield Finding(message=fault, subject=folder, scene_id=scene_id, hint=_HINT_DOWNLOAD_SCENE)
 

@@ -1,7 +1,7 @@
 """Packs a processed folder or a raw tree into one archive.
 
-    find_groups      the files of each scene, by their names
-    run              files --> frames, in threads --> the archive
+    find_scenes, find_others    the files of each scene and of none, by their names
+    run                         files --> frames, in threads --> the archive
 
 The archive gets its name when it is complete and on the disk.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.format import Owner, TreeKind
+from scannet_prep.archive.format import TreeKind, find_owner
 from scannet_prep.archive.sources import SUFFIX
 from scannet_prep.archive.streaming import FileGroup, encode_archive
 from scannet_prep.base.files import (
@@ -31,7 +31,6 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.manifest import (
     Manifest,
-    SceneEntry,
     check_complete,
     processed_path,
     read_manifest,
@@ -71,69 +70,57 @@ class PackReport:
     left_out: list[str] = field(hash=False)
 
 
-def _find_groups(source: Path, manifest: Manifest | None) -> tuple[list[FileGroup], list[str]]:
-    """Find the files to pack, without opening them.
+def _find_scenes(source: Path, manifest: Manifest | None) -> list[FileGroup]:
+    """Find the files of each scene, without opening them; sorted by id.
 
     Args:
         source: The folder.
         manifest: The manifest of a processed folder; None for a raw tree.
 
-    Returns:
-        The files of no scene, then those of each scene, sorted by id; and the names of files and
-        folders that are not packed.
-
-    Raises:
-        FileError: A scene cannot be used, or two files have the same name where case does not
-            count.
-    """
-    files: dict[Owner, dict[str, Path]] = {Owner(): {}}
-    entries: Mapping[str, SceneEntry] = {}
-    if manifest is None:
-        folders = _find_raw_folders(source)
-    else:
-        folders = {source / split for split in Split}
-        entries = manifest.scenes
-    for scene_id, entry in entries.items():
-        path = processed_path(source, entry.split, scene_id)
-        name = path.relative_to(source).as_posix()
-        files[Owner("processed", scene_id, entry.split)] = {name: path}
-
-    folders |= {source, source / TASKS_DIR}
-    left_out = []
-    folded = set[str]()
-    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    for path in sorted(set(paths).difference(folders)):
-        name = path.relative_to(source).as_posix()
-        owner = Owner.from_name(name)
-        # The manifest lists all files of processed scenes.
-        is_listed = owner in files or (owner is not None and owner.kind == "raw")
-        if owner is None or not is_listed or path.is_dir() or name.endswith(_OMITTED_ENDINGS):
-            left_out.append(name)
-            continue
-        if name.casefold() in folded:
-            problem = "has the name of another file but for upper and lower case"
-            raise FileError(path, problem, _HINT_AGAIN)
-        folded.add(name.casefold())
-        files.setdefault(owner, {})[name] = path
-    groups = [
-        FileGroup(owner, paths, entries.get(owner.scene_id))
-        for owner, paths in sorted(files.items())
-    ]
-    return groups, left_out
-
-
-def _find_raw_folders(source: Path) -> set[Path]:
-    """Find the folders of a raw tree that hold scenes, or files of a scene.
-
     Raises:
         FileError: A scene cannot be used.
     """
-    folders = {source / name for name in SPLIT_DIRS.values()}
-    for scene in find_raw_scenes(source).values():
-        folders.add(scene.directory)
+    groups = []
+    if manifest is not None:
+        for scene_id, entry in sorted(manifest.scenes.items()):
+            path = processed_path(source, entry.split, scene_id)
+            files = {path.relative_to(source).as_posix(): path}
+            groups.append(FileGroup(scene_id, entry.split, files, entry.fingerprint))
+        return groups
+    for scene_id, scene in find_raw_scenes(source).items():
         if scene.problem:
             raise FileError(scene.directory, scene.problem, _HINT_AGAIN)
-    return folders
+        files = {}
+        for path in sorted(scene.directory.iterdir()):
+            name = path.relative_to(source).as_posix()
+            if find_owner("raw", name) == scene_id and not path.is_dir():
+                files[name] = path
+        groups.append(FileGroup(scene_id, scene.split or "", files))
+    return groups
+
+
+def _find_others(
+    source: Path, kind: TreeKind, scenes: Iterable[FileGroup]
+) -> tuple[FileGroup, list[str]]:
+    """Find the files of no scene.
+
+    Returns:
+        The files; and the names of files and folders that are not packed, sorted.
+    """
+    packed = {path for group in scenes for path in group.paths.values()}
+    folders = {source / name for name in ("", TASKS_DIR, *SPLIT_DIRS.values(), *Split)}
+    folders |= {path.parent for path in packed}
+    found = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    files = {}
+    left_out = []
+    for path in sorted(found - packed - folders):
+        name = path.relative_to(source).as_posix()
+        is_other = find_owner(kind, name) == "" and not path.is_dir()
+        if is_other and not name.endswith(_OMITTED_ENDINGS):
+            files[name] = path
+        else:
+            left_out.append(name)
+    return FileGroup("", "", files), left_out
 
 
 def run(
@@ -165,18 +152,26 @@ def run(
     progress = progress or Progress()
     name = "standard output"
     if isinstance(target, Path):
-        target = _check_target(target, is_forced=is_forced)
         name = str(target)
+        if not name.endswith(SUFFIX):
+            raise UsageError(f"{name}: an archive is a {SUFFIX} file", _HINT_NAME)
+        if os.path.lexists(target) and not is_forced:
+            raise UsageError(f"{name}: exists already", _HINT_FORCE)
+    kind: TreeKind = "raw"
     manifest = None
     if find_kind(source) != "raw":
+        kind = "processed"
         manifest = read_manifest(source)
         check_complete(manifest, source)
-    groups, left_out = _find_groups(source, manifest)
+    scenes = _find_scenes(source, manifest)
+    others, left_out = _find_others(source, kind, scenes)
+    groups = [others, *scenes]
     size_bytes = sum(group.size_bytes for group in groups)
-    kind: TreeKind = "raw" if manifest is None else "processed"
     with progress.work("pack", size_bytes, "B"), writing(Path(name)):
         pieces = encode_archive(kind, groups, level=level, jobs=jobs, advance=progress.advance)
         if isinstance(target, Path):
+            # A link to an archive stays, and the archive is replaced.
+            target = target.resolve()
             _write_file(target, pieces, size_bytes)
             stored_bytes = target.stat().st_size
         else:
@@ -185,25 +180,12 @@ def run(
     return PackReport(
         archive=name,
         kind=kind,
-        splits=Counter(group.owner.split for group in groups[1:]),
+        splits=Counter(group.split for group in scenes),
         size_bytes=size_bytes,
         stored_bytes=stored_bytes,
         failures=[] if manifest is None else list(manifest.failures.values()),
         left_out=left_out,
     )
-
-
-def _check_target(target: Path, *, is_forced: bool) -> Path:
-    """Refuse a path that cannot become an archive, or that would be replaced.
-
-    Returns:
-        The path. For a link, the file that it leads to, which is replaced while the link stays.
-    """
-    if not target.name.endswith(SUFFIX):
-        raise UsageError(f"{target}: an archive is a {SUFFIX} file", _HINT_NAME)
-    if os.path.lexists(target) and not is_forced:
-        raise UsageError(f"{target}: exists already", _HINT_FORCE)
-    return target.resolve() if target.is_symlink() else target
 
 
 def _write_file(target: Path, pieces: Iterable[bytes], size_bytes: int) -> None:

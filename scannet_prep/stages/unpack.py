@@ -1,7 +1,7 @@
 """Unpacks an archive, which is a file, an address or a pipe, into the folder that it was made from.
 
     file, address    by the seek table, in threads: a damaged scene costs only itself
-    pipe             in order: damage can also hide where the scenes after it begin
+    pipe             in order: damage also hides the scenes after it
 
 The folder is new, or has the kind and the head of the archive. Only what is missing there, or
 differs, is written. Until the end, the manifest of a processed folder lists the scenes to unpack as
@@ -11,24 +11,21 @@ unfinished, so that readers refuse the folder if the run is killed.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
-from scannet_prep.archive.format import Archive, PackedScene
-from scannet_prep.archive.sources import open_source
-from scannet_prep.archive.streaming import PipedArchive, map_in_order
+from scannet_prep.archive.format import Archive, PackedScene, open_archive
+from scannet_prep.archive.streaming import PipedFrames, map_in_order
 from scannet_prep.base.files import (
     Buffer,
     check_space,
-    has_content,
     make_directory,
     remove_temporaries,
-    write_atomically,
+    write_if_changed,
 )
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
@@ -42,12 +39,8 @@ from scannet_prep.processed.manifest import (
     write_manifest,
 )
 from scannet_prep.raw.lock import LOCK_NAME
-from scannet_prep.release.files import ACCEPTANCE_NAME
-from scannet_prep.release.splits import find_official_split
 from scannet_prep.source.place import find_kind
 from scannet_prep.stages.selection import FAILED_NAME, Selection, write_failed_list
-
-Files: TypeAlias = Mapping[str, Buffer]
 
 # They mostly wait for the disk.
 _THREADS = 4
@@ -55,30 +48,21 @@ _HINT_FOLDER = "unpack into another folder: -o DIR"
 _HINT_SCENES = "scannet-prep info lists the scenes of an archive"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class UnpackReport:
     """The result of `run`.
 
     Attributes:
         archive: The archive.
         out_dir: The folder.
-        written: Number of files that were written.
-        kept: Number of files that were there already.
         scenes: The scenes that were unpacked, or were there already; sorted.
         failures: Why other scenes were not unpacked, sorted.
     """
 
     archive: str
     out_dir: Path
-    written: int = 0
-    kept: int = 0
-    scenes: list[str] = field(default_factory=list)
-    failures: list[Finding] = field(default_factory=list)
-
-    def count(self, written: Sequence[bool]) -> None:
-        """Count files that were written, and others that were kept."""
-        self.written += sum(written)
-        self.kept += written.count(False)
+    scenes: list[str] = field(hash=False)
+    failures: list[Finding] = field(hash=False)
 
 
 def run(
@@ -101,54 +85,59 @@ def run(
         UnknownSceneError: The archive does not have a selected scene.
         ArchiveError: The archive, or its files of no scene, cannot be read.
         TransferError: A server does not send it.
-        FileError: The folder has a damaged manifest, or none.
+        FileError: The folder has a damaged manifest, or holds no scenes but other files.
         DiskFullError: The disk has no space for the scenes.
         OutputError: The folder has other scenes, or cannot be written to.
         OutputError: Another run is writing into the folder.
     """
     selection = selection or Selection()
     progress = progress or Progress()
-    archive: Archive | PipedArchive
+    pipe = None
     if isinstance(place, io.BufferedReader):
-        archive = PipedArchive(place, "standard input")
+        pipe = place
+        archive = Archive(PipedFrames(pipe, "standard input"))
     else:
-        archive = Archive(open_source(place))
+        archive = open_archive(place)
     scenes = _select(archive, selection)
     others = archive.read()
-    manifest = None
-    if MANIFEST_NAME in others:
-        data = bytes(others[MANIFEST_NAME])
-        manifest = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
-    if out_dir is None:
-        out_dir = Path("data/ScanNet" if manifest is None else "data/processed")
-    report = UnpackReport(archive.name, out_dir)
+    kind = archive.index.kind
+    arrived = None
+    if kind == "processed":
+        data = bytes(others.get(MANIFEST_NAME, b""))
+        arrived = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
+    out_dir = out_dir or Path("data/ScanNet" if kind == "raw" else "data/processed")
     make_directory(out_dir)
+    unpacked = []
+    failures = []
     with run_lock(out_dir), progress.work("unpack", len(scenes), "scenes"):
-        before = _check_folder(out_dir, manifest)
-        remove_temporaries(out_dir, *out_dir.glob("*"), *out_dir.glob("scans*/*"))
-        _check_space(out_dir, scenes)
+        before = _check_folder(out_dir, kind, arrived)
+        remove_temporaries(*out_dir.glob("**/"))
+        present = {path.stem for path in out_dir.glob("**/*")}
+        absent = [scene for scene in scenes if scene.scene_id not in present]
+        check_space(out_dir, sum(scene.size_bytes for scene in absent))
         if before is not None:
             unfinished = {scene.scene_id for scene in scenes}.union(before.unfinished)
             before = msgspec.structs.replace(before, unfinished=tuple(sorted(unfinished)))
             write_manifest(out_dir, before)
-        for scene, outcome in _write_scenes(archive, out_dir, scenes):
-            if isinstance(outcome, Finding):
-                report.failures.append(outcome)
+        write = partial(_write_scene, archive, out_dir)
+        # A pipe is read in order.
+        for scene, failure in map_in_order(write, scenes, 1 if pipe else _THREADS):
+            if failure is None:
+                unpacked.append(scene.scene_id)
             else:
-                report.scenes.append(scene.scene_id)
-                report.count(outcome)
+                failures.append(failure)
             progress.advance()
         # After the scenes, by which the next run knows the folder if this one is killed.
-        _write_others(report, others, selection)
-        if before is not None and manifest is not None:
-            _record(report, before, manifest, selection)
+        _write_others(out_dir, others)
+        if before is not None and arrived is not None:
+            _record(out_dir, before, arrived, unpacked, failures)
         # Otherwise the program that writes into the pipe would fail.
-        while isinstance(place, io.BufferedReader) and place.read(1 << 20):
+        while pipe and pipe.read(1 << 20):
             pass
-    return report
+    return UnpackReport(archive.name, out_dir, unpacked, failures)
 
 
-def _select(archive: Archive | PipedArchive, selection: Selection) -> list[PackedScene]:
+def _select(archive: Archive, selection: Selection) -> list[PackedScene]:
     """Select scenes of an archive.
 
     Raises:
@@ -161,27 +150,32 @@ def _select(archive: Archive | PipedArchive, selection: Selection) -> list[Packe
     return scenes[: selection.limit]
 
 
-def _check_folder(out_dir: Path, manifest: Manifest | None) -> Manifest | None:
-    """Refuse a folder that holds something else than the archive.
+def _check_folder(out_dir: Path, kind: str, arrived: Manifest | None) -> Manifest | None:
+    """Refuse a folder that holds other scenes than the archive.
 
     Args:
         out_dir: The folder.
-        manifest: The manifest of the archive; None if its scenes are raw.
+        kind: The kind of the archive.
+        arrived: The manifest of the archive; None if its scenes are raw.
 
     Returns:
         The manifest that a processed folder has, or begins with; None for a raw tree.
+
+    Raises:
+        FileError: It has a damaged manifest, or holds no scenes but other files.
+        OutputError: It has scenes of another kind, or of another head.
     """
     try:
-        kind: str = find_kind(out_dir)
-    except MissingFileError as error:
+        kind_here = find_kind(out_dir)
+    except MissingFileError:
         # A killed run may have left hidden files, and empty folders.
         visible = [*out_dir.glob("[!.]*"), *out_dir.glob("*/[!.]*")]
         if any(path.is_file() for path in visible):
-            raise OutputError(error.message, _HINT_FOLDER) from None
-        return manifest and msgspec.structs.replace(manifest, scenes={}, failures={}, unfinished=())
-    before = read_manifest(out_dir) if kind == "processed" else None
-    here = _describe_head(kind, before)
-    there = _describe_head("raw", manifest)
+            raise
+        return arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
+    before = read_manifest(out_dir) if kind_here == "processed" else None
+    here = _describe_head(kind_here, before)
+    there = _describe_head(kind, arrived)
     if here != there:
         raise OutputError(f"{out_dir}: holds {here}, and the archive {there}", _HINT_FOLDER)
     return before
@@ -194,56 +188,31 @@ def _describe_head(kind: str, manifest: Manifest | None) -> str:
     return f"scenes made with {manifest.options.flags} and label map {manifest.label_map[:16]}"
 
 
-def _check_space(out_dir: Path, scenes: Iterable[PackedScene]) -> None:
-    """Check that the disk has space for the scenes that are not in the folder yet."""
-    paths = [*out_dir.glob("*"), *out_dir.glob("*/*")]
-    present = {path.stem for path in paths}
-    absent = [scene for scene in scenes if scene.scene_id not in present]
-    check_space(out_dir, sum(scene.size_bytes for scene in absent))
-
-
-def _write_scenes(
-    archive: Archive | PipedArchive, out_dir: Path, scenes: Iterable[PackedScene]
-) -> Iterator[tuple[PackedScene, list[bool] | Finding]]:
-    """Write scenes in order: in threads, unless their reading has to be in order, too."""
-    write = partial(_write_scene, archive, out_dir)
-    if isinstance(archive, Archive):
-        yield from map_in_order(write, scenes, _THREADS)
-    else:
-        for scene in scenes:
-            yield scene, write(scene)
-
-
-def _write_scene(
-    archive: Archive | PipedArchive, out_dir: Path, scene: PackedScene
-) -> list[bool] | Finding:
+def _write_scene(archive: Archive, out_dir: Path, scene: PackedScene) -> Finding | None:
     """Write the files of a scene.
 
     Returns:
-        Whether each file was written; or the reason why the scene is damaged, or does not fit into
-        the folder.
+        The reason why the scene is damaged, or does not fit into the folder; None if it is whole.
     """
     try:
-        files = archive.read(scene.scene_id)
-        return [_write_file(out_dir, name, data) for name, data in files.items()]
+        for name, data in archive.read(scene.scene_id).items():
+            _write_file(out_dir, name, data)
     except FileError as error:
         return Finding.from_error(error, scene_id=scene.scene_id)
+    return None
 
 
-def _write_others(report: UnpackReport, others: Files, selection: Selection) -> None:
-    """Write the files of no scene, except for the records that each folder has of its own."""
-    left_out = {MANIFEST_NAME, FAILED_NAME, ACCEPTANCE_NAME}
-    if not selection.has_all or (report.out_dir / LOCK_NAME).exists():
-        left_out.add(LOCK_NAME)
-    for name in others.keys() - left_out:
-        report.count([_write_file(report.out_dir, name, others[name])])
+def _write_others(out_dir: Path, others: Mapping[str, Buffer]) -> None:
+    """Write the files that belong to no scene, except for the records of each folder itself."""
+    own = {MANIFEST_NAME, FAILED_NAME}
+    if (out_dir / LOCK_NAME).exists():
+        own.add(LOCK_NAME)
+    for name in others.keys() - own:
+        _write_file(out_dir, name, others[name])
 
 
-def _write_file(out_dir: Path, name: str, data: Buffer) -> bool:
+def _write_file(out_dir: Path, name: str, data: Buffer) -> None:
     """Write a file, unless it is there already.
-
-    Returns:
-        Whether it was written.
 
     Raises:
         FileError: A folder on its way is a link, or a folder is in its place.
@@ -253,30 +222,26 @@ def _write_file(out_dir: Path, name: str, data: Buffer) -> bool:
     for folder in path.parents[: name.count("/")]:
         if folder.is_symlink():
             raise FileError(folder, "is a link, which could lead anywhere", _HINT_FOLDER)
-    if has_content(path, data):
-        return False
-    write_atomically(path, [data])
-    return True
+    write_if_changed(path, data)
 
 
 def _record(
-    report: UnpackReport, before: Manifest, arrived: Manifest, selection: Selection
+    out_dir: Path,
+    before: Manifest,
+    arrived: Manifest,
+    unpacked: Sequence[str],
+    damaged: Sequence[Finding],
 ) -> None:
     """Write the manifest and `failed.txt`: what the folder had before, and what has arrived."""
     scenes = dict(before.scenes)
-    for scene_id in arrived.scenes.keys() & set(report.scenes):
+    for scene_id in arrived.scenes.keys() & set(unpacked):
         scenes[scene_id] = arrived.scenes[scene_id]
-    failures = dict(before.failures)
-    failures |= {
-        scene_id: failure
-        for scene_id, failure in arrived.failures.items()
-        if selection.wants(scene_id, find_official_split(scene_id))
-    }
-    failures |= {failure.scene_id: failure for failure in report.failures}
+    failures = {**before.failures, **arrived.failures}
+    failures |= {failure.scene_id: failure for failure in damaged}
     failures = {name: failures[name] for name in failures.keys() - scenes.keys()}
     unfinished = set(before.unfinished) - scenes.keys() - failures.keys()
     manifest = msgspec.structs.replace(
         before, scenes=scenes, failures=failures, unfinished=tuple(sorted(unfinished))
     )
-    write_manifest(report.out_dir, manifest)
-    write_failed_list(report.out_dir, failures)
+    write_manifest(out_dir, manifest)
+    write_failed_list(out_dir, failures)

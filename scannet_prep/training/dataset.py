@@ -230,7 +230,6 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             UnknownSceneError: This dataset has no scene of such an id.
             UsageError: There are no ids or indices, or they are a mask of booleans.
         """
-        # The copy shares the open files.
         part = copy.copy(self)
         part._choose_scenes(self._select(scenes))  # noqa: SLF001 - of the same class
         return part
@@ -267,21 +266,6 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
     def __iter__(self) -> Iterator[Any]:
         """Iterate over all samples, in order."""
         return (self[index] for index in range(len(self)))
-
-    def __enter__(self) -> Self:
-        """Return the dataset, which is closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Close the dataset."""
-        self.close()
-
-    def close(self) -> None:
-        """Close open files and connections; the next read opens them again.
-
-        If another thread is reading from a web server at this moment, it gets a TransferError.
-        """
-        self._place.close()
 
     def class_counts(self) -> NDArray[np.int64]:
         """Count the vertices of each class over all scenes.
@@ -416,8 +400,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             FileError: The file is missing or damaged, or holds another scene.
         """
-        data = self._place.read_file(scene_id)
-        return self._place.open_arrays(scene_id, data)
+        return self._place.open_arrays(scene_id)
 
     def _read(self, scene_id: str) -> Sample:
         """Read a sample, without the transform."""
