@@ -104,5 +104,6 @@ def make_api_page(module: str, names: list[str]) -> str:
 
 
 def on_page_markdown(markdown: str, **_options: Any) -> str:  # noqa: ANN401 - of MkDocs
-    """Hide comments for the tests."""
+    """Hide comments for the tests, and let links to README lead to the first page."""
+    markdown = markdown.replace("](../README.md", "](index.md")
     return re.sub(r"^<!-- not run: .+ -->\n", "", markdown, flags=re.MULTILINE)
