@@ -128,7 +128,7 @@ def classes(
         if entry.split in splits
     }
     groups = instances(place)
-    # Groups whose vertices all belong to other groups are no instances.
+    # Groups whose vertices all belong to other groups are not instances.
     is_counted = groups.scene.isin(list(counts))
     groups = groups[is_counted & (groups.vertices > 0)]
     raw_ids = groups.nyu40_id if chosen.raw_ids_key == "nyu40_ids" else groups.scannet_id

@@ -371,7 +371,7 @@ def test_submission_of_instances_has_those_that_count(submission_place, tmp_path
     # Without wall and floor, from 0: an instance network predicts none of these two.
     outcome = submit([500] * 18, np.arange(18), [1.0] * 18)
     assert outcome.status == 1
-    assert "200 of 1,800 predicted ids are no class that networks for instance" in outcome.stderr
+    assert "200 of 1,800 predicted ids are not classes that networks for instance" in outcome.stderr
     assert "probably ScanNet20 classes counted without wall and floor" in outcome.stderr
     assert not path.exists()
     # Negative confidences are kept, unless there is a limit.

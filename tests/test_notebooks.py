@@ -76,15 +76,15 @@ def test_sample_that_transforms_have_changed_is_drawn(sample):
     ("changes", "problem"),
     [
         ({"points": None}, "the sample has no points, or no array to colour them by"),
-        ({"points": np.zeros((0, 3))}, "points: there are none"),
-        ({"points": np.full((VERTICES, 3), np.nan)}, "points: there are none, or not all"),
+        ({"points": np.zeros((0, 3))}, "points: empty"),
+        ({"points": np.full((VERTICES, 3), np.nan)}, "points: empty, or not all"),
         (
             {"points": np.zeros((VERTICES, 2))},
             r"points: found float64 \(600, 2\), expected floats \(600, 3\)",
         ),
         ({"colors": np.zeros((VERTICES, 3), int)}, "colors: found int64"),
         ({"labels": np.zeros(5, int)}, r"labels: found int64 \(5,\), expected integers \(600\)"),
-        ({"normals": np.full((VERTICES, 3), np.inf)}, "normals: there are none, or not all"),
+        ({"normals": np.full((VERTICES, 3), np.inf)}, "normals: empty, or not all"),
         ({"faces": np.array([[0, 1, VERTICES]])}, r"faces: refer to vertices 0\.\.600"),
     ],
 )

@@ -150,12 +150,12 @@ def test_ids_that_are_no_class_are_refused_with_their_number():
     truth, predicted = draw_classes(SCANNET20, "semantic", 1, 0)
     predicted[:7] = 1000
     problem, hint = check(SCANNET20, predicted, truth, "semantic")
-    assert problem.startswith("7 of 50,000 predicted ids are no class that networks for semantic")
+    assert problem.startswith("7 of 50,000 predicted ids are not classes that networks for sem")
     assert problem.endswith(": 1000")
     assert hint == "check which ids the predictions contain"
     assert check(SCANNET20, predicted, truth, "semantic", is_forced=True) == (problem, "")
     problem, _ = check(SCANNET20, predicted, None, "semantic")
-    assert problem.startswith("7 of 50,000 predicted ids are no class")
+    assert problem.startswith("7 of 50,000 predicted ids are not classes")
 
     # At most 1 % of the submitted vertices may be unlabeled.
     predicted[:7] = -1

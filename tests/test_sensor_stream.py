@@ -91,7 +91,7 @@ def test_stream_is_read_at_random_in_order_and_by_threads_as_by_a_plain_reader(p
         assert [*jpegs] == [JPEGS[number] for number in numbers]
 
         os.truncate(path, frame_offset(4) + 100)
-        with pytest.raises(FileError, match=r"is truncated: .* are not there"):
+        with pytest.raises(FileError, match=r"is truncated: .* are missing"):
             _ = stream[4].jpeg
     with pytest.raises(FileError, match="cannot be read"):
         stream[0].depth()
@@ -148,7 +148,7 @@ def test_truncated_stream_is_refused_with_the_frame_that_is_not_whole(path, size
     whole_count = sum(frame_offset(number + 1) <= size_bytes for number in range(5))
     message = "truncated, or damaged at its end"
     if size_bytes < HEAD_BYTES:
-        message = r"is truncated: .* are not there"
+        message = r"is truncated: .* are missing"
     elif whole_count < 5:
         offset = f"{frame_offset(whole_count):,}"
         message = f"within frame {whole_count} of 5, which begins at byte {offset}"

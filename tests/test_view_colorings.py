@@ -132,7 +132,7 @@ def test_test_scene_has_no_annotation_and_is_coloured_by_prediction_or_rgb(whole
     assert viewed.choose("", SCANNET20) == "rgb"
     with pytest.raises(UsageError, match=f"{TEST}: cannot be coloured by 'labels'") as caught:
         viewed.choose("labels", SCANNET20)
-    assert caught.value.hint == "it can be by: rgb, normals"
+    assert caught.value.hint == "it can be coloured by: rgb, normals"
 
     prediction = Prediction(SCANNET20, np.zeros(len(viewed.points), np.int64))
     viewed.colorings.update(color_predictions([prediction], None))

@@ -1,1 +1,1 @@
-"""What any program needs: errors, files that are whole or not there, JSON, progress, memory."""
+"""General parts: atomic files, locks, findings, JSON, workers, progress, images, memory."""

@@ -54,7 +54,7 @@ class Console(Progress):
 
     @property
     def seconds(self) -> float:
-        """How long the command has run, in seconds."""
+        """Seconds since the command began."""
         return round(time.monotonic() - self._started_s, 3)
 
     def say(self, text: str) -> None:

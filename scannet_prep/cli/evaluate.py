@@ -8,7 +8,7 @@ Semantic predictions are <scene>.txt (raw ids, one per line), <scene>.npy or
 <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels,
 scores). Without --label-set, scores are for the label set of PLACE.
 
-Predicted ids that look wrong are an error: they are no class of the label set,
+Predicted ids that look wrong are an error: they are not classes of the label set,
 or another label set or numbering agrees far better with the ground truth.
 
 examples:

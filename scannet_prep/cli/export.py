@@ -150,6 +150,6 @@ def _describe(plan: ExportPlan) -> str:
         lines.append(f"left out: {plan.left_out}")
     if place.failures:
         lines.append(
-            f"warning: not there, because they failed in processing: {list_some([*place.failures])}"
+            f"warning: missing, because they failed in processing: {list_some([*place.failures])}"
         )
     return "\n".join(lines)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command has to say, for people, for programs, and as an exit status.
+    """The outcome of a command, for people, for programs, and as an exit status.
 
     Attributes:
         report: For programs: a dataclass or a mapping, which `--json` prints.

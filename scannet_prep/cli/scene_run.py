@@ -1,4 +1,4 @@
-"""What the commands that make scenes have in common: options, dry run, run and result."""
+"""Options, dry run, run and result, which the commands that make scenes share."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ and .npz files are converted to the raw ids that the server expects. Every test
 scene needs a prediction that fits its processed scene. Instances of wall and
 floor, and those under 100 vertices, are left out.
 
-Nothing is written if the predicted ids look wrong: they are no class of the
+Nothing is written if the predicted ids look wrong: they are not classes of the
 label set, more than 1 % of the vertices are unlabeled, or the ids are those of
 another label set or numbering.
 

@@ -2,7 +2,7 @@
 
 The folder is new, or has scenes with the options and the label map of the archive. Only files that
 are missing there, or differ, are written, so that an interrupted run is continued by the same
-command. A damaged scene does not stop the others. Of a truncated archive, what comes before its end
+command. A damaged scene does not stop the others. What comes before the end of a truncated archive
 is unpacked from standard input: scannet-prep unpack - < ARCHIVE
 
 examples:

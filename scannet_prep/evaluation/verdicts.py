@@ -14,8 +14,8 @@ count as missed or wrong is explained by overlaps:
                 counts as wrong: wrong class, merged or split,
                 as above, otherwise                              --> false positive
 
-Whatever does not count in the scores has no verdict: walls, floors, instances and masks of fewer
-than 100 vertices, and masks that lie in such or in unannotated places.
+What does not count in the scores has no verdict: walls, floors, instances and masks of fewer than
+100 vertices, and masks that lie on these or on unannotated vertices.
 """
 
 from __future__ import annotations

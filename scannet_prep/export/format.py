@@ -1,4 +1,4 @@
-"""What a format is, and the conversions that several of them need.
+"""The definition of a format, and the conversions that several formats need.
 
 processed scene, settings --Format.encode--> files, record
 records of all scenes     --Format.share --> lists
@@ -34,7 +34,7 @@ Records: TypeAlias = Mapping[Split, Mapping[str, Record]]
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """What an export is made with, for all scenes. A format uses some of the settings.
+    """The settings of an export, for all scenes. A format uses some of them.
 
     Attributes:
         label_set: The classes of the labels, for formats that hold a single label set.

@@ -51,7 +51,7 @@ class FrameFolder:
             raise MissingFileError(
                 self.path,
                 "holds no extracted frames: expected scene*/frames.json",
-                "the command frames extracts them",
+                "extract them: scannet-prep frames",
             )
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What is extracted from each scene."""
+"""Options of an extraction: the content, number and form of the frames."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABEL_KINDS: dict[FrameContent, FileKind] = {
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """What is extracted from each scene. All scenes of a folder have the same options.
+    """The frames and images that are extracted. All scenes of a folder have the same options.
 
     Attributes:
         every: Every n-th frame of the stream, beginning with the first.

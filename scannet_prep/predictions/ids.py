@@ -48,7 +48,7 @@ _HINT_EVALUATE = "`scannet-prep evaluate`, with predictions of val, finds the nu
 
 
 class IdCounts:
-    """How often each id occurs in prediction files, by class of the ground truth.
+    """Counts of the ids in prediction files, by class of the ground truth.
 
     Args:
         predictions: The predictions. Their label set is that of the ground truth, too.
@@ -123,7 +123,7 @@ class IdCounts:
         strays = id_counts.keys() - possible_ids
         if strays:
             problems.append(
-                f"{_share(id_counts, strays)} predicted ids are no class that networks for "
+                f"{_share(id_counts, strays)} predicted ids are not classes that networks for "
                 f"{self._task} segmentation predict ({declared.name}): {_list_ids(strays)}"
             )
         actual = None
@@ -161,7 +161,7 @@ class IdCounts:
         if highest <= found + _MIN_GAIN:
             return None
         problems.append(
-            f"read as {self._declared.name}, {found:.1%} of a class agree with the ground truth "
+            f"read as {self._declared.name}, {found:.1%} of each class agree with the ground truth "
             f"on average, but {highest:.1%} as {best.name}"
         )
         return best

@@ -28,9 +28,9 @@ Task: TypeAlias = Literal["semantic", "instance"]
 
 FIRST_ID = -2
 LAST_ID = 1500
-"""Other ids are treated as one of these two, which are no class in any numbering."""
+"""Other ids are treated as one of these two, which are not classes in any numbering."""
 
-# These ids mean unlabeled in every numbering in which they are no class.
+# These ids mean unlabeled in every numbering in which they are not a class.
 UNLABELED_IDS = frozenset({-1, 0, 255})
 
 
@@ -68,7 +68,7 @@ class Numbering:
         return classes
 
     def ids_of(self, task: Task) -> set[int]:
-        """List the ids that a network of a task predicts: instances are no walls and no floors."""
+        """List the ids that networks for a task predict: no instances of walls and floors."""
         if task == "semantic":
             return set(self.train_ids)
         counted = counted_classes(self.label_set)

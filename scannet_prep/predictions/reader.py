@@ -70,7 +70,7 @@ class Predictions:
         """Check that scenes have a prediction.
 
         Raises:
-            MissingFileError: Some have none; `hint` says what to do.
+            MissingFileError: Some scenes have none; its hint is `hint`.
         """
         missing = sorted(set(scene_ids) - self.paths.keys())
         if missing:

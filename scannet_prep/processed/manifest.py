@@ -140,7 +140,7 @@ def read_manifest(out_dir: Path) -> Manifest:
     """Read the manifest of a processed folder.
 
     Raises:
-        MissingFileError: There is none.
+        MissingFileError: The folder has no manifest.
         FileError: It cannot be read, is damaged, or was written by another program or version.
     """
     path = out_dir / MANIFEST_NAME
@@ -201,7 +201,7 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest with one line per scene, so that two can be compared with diff.
 
-    For other programs, it also says whether the folder is `complete`.
+    For other programs, it also records whether the folder is `complete`.
     """
     values: dict[str, Any] = {"format": _FORMAT, "complete": manifest.is_complete}
     values |= msgspec.structs.asdict(manifest)

@@ -188,7 +188,7 @@ def _find_members(data: memoryview) -> dict[str, tuple[zipfile.ZipInfo, memoryvi
         name = info.filename.encode()
         name_start = shift + info.header_offset + _LOCAL_BYTES
         if data[name_start : name_start + len(name)] != name:
-            raise ValueError(f"{info.filename} is not there")
+            raise ValueError(f"{info.filename} is missing")
     # Otherwise, a flipped bit in the directory could hide an array.
     count = int.from_bytes(tail[-12:-10], "little")
     if len(members) != count:

@@ -293,7 +293,7 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             raise FileError(self.path, f"cannot be read: {error}") from error
         if len(data) != size_bytes:
             raise FileError(
-                self.path, f"is truncated: {size_bytes:,} bytes at byte {offset:,} are not there"
+                self.path, f"is truncated: {size_bytes:,} bytes at byte {offset:,} are missing"
             )
         return data
 

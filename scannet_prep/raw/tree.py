@@ -54,7 +54,7 @@ _HINT_OWN = (
     "a scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply; NAME has up to 96 letters, "
     "digits, _ and -, and does not look like a scene id of the release"
 )
-_NOT_USED = "is not used: it has not the name, the place or the files of a scene"
+_NOT_USED = "is not used: it lacks the name, the place or the files of a scene"
 _NO_FOLDER = "is not a folder, or a link that leads nowhere"
 
 
@@ -253,7 +253,7 @@ def _choose_scene(first: RawScene, second: RawScene) -> RawScene:
 
     If both have one, the first is returned with a `problem`.
     """
-    # A mesh that is a link to nothing is no reason to choose its folder, so os.path.exists is used
+    # A mesh that is a link to nothing does not make its folder a choice, so os.path.exists is used
     # here, not lexists. Unlike Path.exists, it returns False if access fails.
     if not os.path.exists(second.path(MESH)):  # noqa: PTH110
         return first

@@ -47,7 +47,7 @@ class FileKind:
     Attributes:
         suffix: The part of the name after the scene id. For a file of no scene, the whole name.
         content: The format.
-        splits: The splits whose scenes have it; empty for a file of no scene.
+        splits: The splits whose scenes have it; empty for a file that belongs to no scene.
         typical_bytes: Average size over the release, for planning.
         max_bytes: A generous limit: a larger file is not of this kind.
     """

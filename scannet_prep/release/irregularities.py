@@ -15,7 +15,7 @@ class WarningKind(str, Enum):
 
     Attributes:
         fault: What was found, in words; `{subject}` and `{count}` are filled in.
-        effect: How the scene is processed all the same, in the same form; may be empty. Left out
+        effect: How the scene is processed anyway, in the same form; may be empty. Left out
             of errors.
         is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error.
             The other kinds are known irregularities of the release, which can be read in only one
@@ -127,12 +127,12 @@ class SceneWarning:
 
     @property
     def fault(self) -> str:
-        """What was found, in words."""
+        """The fault, in words."""
         return self.kind.fault.format(subject=self.subject, count=self.count)
 
     @property
     def text(self) -> str:
-        """What was found, and how the scene is processed all the same."""
+        """The fault, and how the scene is processed anyway."""
         if not self.kind.effect:
             return self.fault
         effect = self.kind.effect.format(subject=self.subject, count=self.count)

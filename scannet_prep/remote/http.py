@@ -76,7 +76,7 @@ class BrokenConnectionError(RequestError):
 class RejectionError(RequestError):
     """The server cannot be reached or is busy, which concerns the server and not the file.
 
-    If 30 % of all requests are rejected, the release is complete all the same; if 67 % are, one
+    If 30 % of all requests are rejected, the release is complete anyway; if 67 % are, one
     file in a million is given up.
     """
 

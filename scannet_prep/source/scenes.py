@@ -44,7 +44,7 @@ PlaceKind: TypeAlias = Literal["raw", "processed", "archive", "frames"]
 
 
 class PlaceScene(NamedTuple):
-    """What is known of a scene without reading it.
+    """The facts about a scene that are known without reading it.
 
     Attributes:
         split: Its split; empty if it has none.
@@ -65,7 +65,7 @@ class Place(ABC):
         scenes: Its scenes by id.
 
     Attributes:
-        kind: What it is.
+        kind: The kind of place.
         folder: The folder; None for an archive.
         scenes: As given, sorted.
         failures: Why scenes that should be there are missing, by id.

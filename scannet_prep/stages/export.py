@@ -80,7 +80,7 @@ class ExportTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExportContext:
-    """What all tasks of a run share.
+    """The settings that all tasks of a run share.
 
     Attributes:
         place: The folder or archive of the processed scenes.
@@ -166,7 +166,7 @@ def plan(
         TransferError: A web server does not send an archive.
     """
     selection = selection or Selection()
-    # What is refused without the scenes comes first: to open them may take a while on a server.
+    # Check first what can be refused without the scenes: opening them may take a while on a server.
     export_format = find_format(format_name)
     for name in settings or {}:
         if name not in export_format.uses:
@@ -295,7 +295,7 @@ def run(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> ExportReport:
-    """Export the scenes of a plan. A bad one stops no other.
+    """Export the scenes of a plan. A bad scene does not stop the others.
 
     Args:
         plan: From `plan`.

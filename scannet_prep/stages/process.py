@@ -187,7 +187,7 @@ def _estimate_bytes(tasks: Iterable[SceneTask], options: ProcessOptions) -> int:
     mesh_bytes = 0
     for task in tasks:
         if not task.path.exists():
-            with suppress(OSError):  # the worker says what is wrong
+            with suppress(OSError):  # the worker reports what is wrong
                 mesh_bytes += task.scene.path(MESH).stat().st_size
     return int(mesh_bytes * (_SIZE_OF_MESH_WITH_FACES if options.faces else _SIZE_OF_MESH))
 
@@ -226,7 +226,7 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
         inputs = [path.stat() for path in raw_files.values()]
     except MissingFileError:
         raise
-    except (FileError, OSError):  # the worker says what is wrong
+    except (FileError, OSError):  # the worker reports what is wrong
         return "its raw files cannot be read"
     size_bytes = sum(status.st_size for status in inputs)
     newest_ns = max(status.st_mtime_ns for status in inputs)

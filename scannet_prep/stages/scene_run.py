@@ -53,7 +53,7 @@ def find_nothing(*_: Any) -> list[Any]:  # noqa: ANN401 - any arguments
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How a command makes scenes.
+    """The functions with which a command makes scenes.
 
     A manifest is a msgspec struct with `scenes`, the entries of the finished scenes by id;
     `failures`, the Findings by scene id; and `unfinished`, the ids of scenes still to be made.
@@ -140,7 +140,7 @@ def run(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> RunReport:
-    """Make the scenes of a plan. A bad one stops no other.
+    """Make the scenes of a plan. A bad scene does not stop the others.
 
     Args:
         plan: The plan.
@@ -197,7 +197,7 @@ def _remove_leftovers(out_dir: Path) -> None:
 
 
 class _RunState:
-    """What the manifest lists while a run makes scenes.
+    """The content of the manifest while a run makes scenes.
 
     Args:
         plan: The plan of the run.
@@ -214,7 +214,7 @@ class _RunState:
             if name not in self._unfinished
         }
         self._failures = {failure.scene_id: failure for failure in plan.failures}
-        # It may be a folder that is no scene.
+        # It may be a folder that is not a scene.
         self._failures.pop("", None)
         # A run for all scenes finds out anew which of them exist, and which fail.
         if not plan.has_all:

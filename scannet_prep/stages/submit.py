@@ -49,7 +49,7 @@ class SubmissionReport:
         masks: Number of predicted instances in the zip file.
         size_bytes: Size of the zip file.
         unpacked_bytes: Size of all files in the zip file.
-        left_out: Number of vertices that are 0 in the zip file because their id is no class
+        left_out: Number of vertices that are 0 in the zip file because their id is not a class
             (`unlabeled`); and of omitted instances by reason: `other` (wall, floor, or none of the
             classes), `small` (under 100 vertices), `score` (below `min_score`).
         warning: A warning about the predicted ids; may be empty.

@@ -125,7 +125,7 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
 def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch:
     """Join samples to tensors, for `DataLoader(..., collate_fn=collate_torch)`.
 
-    The batch is that of `collate`, with a tensor of the same type in place of each array, without
+    The batch is that of `collate`, with a tensor of the same type instead of each array, without
     copying. In the training process, continue with `batch.to(device)`, or with the loader's
     `pin_memory=True`.
 
@@ -145,7 +145,7 @@ def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch:
 
 
 def _check_sample(sample: Any) -> dict[str, Any]:  # noqa: ANN401 - a transform can return anything
-    """Return a sample with arrays in place of tensors.
+    """Return a sample with arrays instead of tensors.
 
     Raises:
         UsageError: It is not a dict with points, or has a key that the batch needs.
@@ -246,7 +246,7 @@ def _restore(
     """Make the batch in the training process.
 
     Args:
-        values: The values, and None in place of each array that was handed over.
+        values: The values, and None instead of each array that was handed over.
         tensor_keys: The keys of the arrays that become tensors.
         handed_over: The arguments of `receive`; None if the values are complete.
     """

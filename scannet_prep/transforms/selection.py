@@ -59,7 +59,7 @@ class CropPoints(Selecting):
         largest = max(self.classes, default=0)
         if self.label_set is not None and largest not in self.label_set:
             raise UsageError(
-                f"CropPoints: classes has the train id {largest}, which is none of "
+                f"CropPoints: classes has the train id {largest}, which is not one of "
                 f"{self.label_set.name}"
             )
 

@@ -155,7 +155,7 @@ class ViewedScene:
         if name not in self.colorings:
             raise UsageError(
                 f"{self.scene_id or 'the scene'}: cannot be coloured by {color!r}",
-                f"it can be by: {', '.join(self.colorings)}",
+                f"it can be coloured by: {', '.join(self.colorings)}",
             )
         return name
 

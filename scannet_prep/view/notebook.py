@@ -270,7 +270,7 @@ def _read_arrays(sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
                 f"{key}: found {array.dtype} {array.shape}, expected {_KIND_NAMES[kinds]} ({shape})"
             )
         if kinds == "f" and not (len(array) and np.isfinite(array).all()):
-            raise UsageError(f"{key}: there are none, or not all are finite")
+            raise UsageError(f"{key}: empty, or not all finite")
         arrays[key] = array
     faces = arrays.get("faces", np.zeros((0, 3), np.int32))
     if faces.size and (faces.min() < 0 or faces.max() >= len(arrays["points"])):

@@ -112,7 +112,7 @@ def color_predictions(
 
     Args:
         predictions: At most two.
-        truth: The annotation; None if there is none.
+        truth: The annotation; None for test scenes.
     """
     colorings = {}
     for prediction, suffix in zip(predictions, ("", "-2"), strict=False):
@@ -248,7 +248,7 @@ def _list_scores(
 def _list_confusions(
     true_ids: NDArray[np.int64], predicted_ids: NDArray[np.int64], label_set: LabelSet
 ) -> Explanation:
-    """Count which class was predicted instead of which, the most frequent ones first.
+    """Count the confusions of classes, the most frequent ones first.
 
     Args:
         true_ids: Train ids of the vertices with a wrong class, (N,).

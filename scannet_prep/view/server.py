@@ -119,7 +119,7 @@ class SceneServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def make(self, path: str) -> tuple[bytes, str] | None:
-        """Return the content at a path, and its type; None if there is none."""
+        """Return the content at a path, and its type; None for an unknown path."""
         if path == "/":
             return self._list, _HTML
         kind, _, name = path[1:].partition("/")

@@ -43,10 +43,10 @@ _MAX_JOBS = 8
 # The address, the procedure and the week are from the README of ScanNet's own repository.
 HOW_TO_SIGN = (
     f"To sign the terms, fill in the form {TERMS_URL} and send it from the e-mail address of your "
-    "institution to scannet@googlegroups.com. The answer comes by e-mail; if there is none within "
-    "a week, your message has probably bounced. There is no account and no password: once your "
-    "form is accepted, you may accept the terms here. docs/access.md describes all of it, and what "
-    "works without the data."
+    "institution to scannet@googlegroups.com. The answer comes by e-mail; if you hear nothing "
+    "within a week, your message has probably bounced. There is no account and no password: once "
+    "your form is accepted, you may accept the terms here. docs/access.md describes all of it, and "
+    "what works without the data."
 )
 
 

@@ -59,7 +59,7 @@ _HINT_CONTINUE = "run the same command again later: it continues where it stoppe
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for the server.
+    """The times to wait for the server.
 
     Attributes:
         silence_s: How long it may be silent in one request.
