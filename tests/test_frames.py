@@ -122,14 +122,14 @@ def test_everything_equals_what_a_plain_reader_reads(streams_dir, out_dir):
             pose, jpeg, depth = plain[frame.number]
             assert frame.find("color").read_bytes() == jpeg
             assert frame.find("pose").read_text() == save_text(pose)
-            assert np.array_equal(frame.depth(), depth)
+            assert np.array_equal(frame.read("depth"), depth)
             if scene.scene_id != TEST:
                 # The stored files, without decoding them.
                 assert frame.find("labels").read_bytes() == LABELS[frame.number]
-                assert np.array_equal(frame.labels(), label_image(frame.number))
-                assert np.array_equal(frame.instances(), instance_image(frame.number))
+                assert np.array_equal(frame.read("labels"), label_image(frame.number))
+                assert np.array_equal(frame.read("instances"), instance_image(frame.number))
     with pytest.raises(UsageError, match=r"has no labels, .*\nhint: test scenes have no 2D"):
-        folder[TEST][0].labels()
+        folder[TEST][0].read("labels")
     with pytest.raises(UnknownSceneError, match="has no scene scene0001_00; it has scene0000_00"):
         folder["scene0001_00"]
     verified = run_main("verify", out_dir, "--json").json
@@ -202,11 +202,11 @@ def test_resized_images_have_the_size_and_matching_intrinsics(tmp_path, out_dir)
     # Whole numbers are the middles of pixels.
     assert matrix[0, :3] == pytest.approx([30 * 8 / 32, 0, 16 * 8 / 32 - 0.5])
     assert scene.color_camera.intrinsic == pytest.approx(matrix)
-    assert scene[1].color().shape == (6, 8, 3)
+    assert scene[1].read("color").shape == (6, 8, 3)
     # Numbers are taken, not averaged.
     _, _, depth = read_scene_plainly(tmp_path / "raw")[1]
-    assert np.array_equal(scene[1].depth(), depth[1::2, 1::2])
-    assert np.array_equal(scene[1].labels(), label_image(1)[2::4, 2::4])
+    assert np.array_equal(scene[1].read("depth"), depth[1::2, 1::2])
+    assert np.array_equal(scene[1].read("labels"), label_image(1)[2::4, 2::4])
 
     image = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
     means = image.reshape(12, 2, 16, 2, 3).mean(axis=(1, 3))
@@ -228,7 +228,7 @@ def test_label_ids_are_converted(streams_dir, out_dir, label_set, expected):
     words = ("--every", "3", "--with", "labels", "--label-set", label_set)
     assert extract(streams_dir, out_dir, *words).status == 0
 
-    labels = FrameFolder(out_dir)[TRAIN][1].labels()
+    labels = FrameFolder(out_dir)[TRAIN][1].read("labels")
     for scannet_id, label in zip(SCANNET_IDS, expected, strict=True):
         assert set(labels[label_image(3) == scannet_id]) == {label}
 
@@ -352,18 +352,11 @@ def test_verify_finds_changed_and_missing_files(streams_dir, out_dir):
         assert f"error: {out_dir / TRAIN / name}: " in outcome.stderr
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"kind": "other"}, "is damaged"),
-        ({"scene_id": VAL}, f"is the record of {VAL}"),
-    ],
-)
-def test_damaged_record_is_an_error(streams_dir, out_dir, change, problem):
+def test_damaged_record_is_an_error(streams_dir, out_dir):
     extract(streams_dir, out_dir)
-    edit_json(out_dir / TRAIN / "frames.json", lambda record: record.update(change))
+    edit_json(out_dir / TRAIN / "frames.json", lambda record: record.update(kind="other"))
 
-    with pytest.raises(FileError, match=problem):
+    with pytest.raises(FileError, match="is damaged"):
         FrameFolder(out_dir)[TRAIN]
 
 

@@ -70,11 +70,10 @@ def test_points_that_are_not_in_front_of_the_camera_have_no_pixel():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"camera_to_points": np.eye(3)}, r"pose has the shape \(3, 3\)"),
         ({"camera_to_points": LOST}, "tracking was lost"),
         ({"camera_to_points": np.zeros((4, 4))}, "tracking was lost"),
-        ({"depth": DEPTH.T}, r"\(32, 24\), expected \(height, width\) \(24"),
-        ({"depth": DEPTH / 1000}, "is float64, expected uint16 in millimetres"),
+        ({"depth": DEPTH.T}, r"\(32, 24\), expected .* \(24, 32\)"),
+        ({"depth": DEPTH / 1000}, "is float64 .*, expected uint16 in millimetres"),
     ],
 )
 def test_arguments_of_project_that_cannot_be_used_are_refused(changes, problem):

@@ -80,9 +80,9 @@ def test_stream_is_read_at_random_in_order_and_by_threads_as_by_a_plain_reader(p
         assert (stream.color_camera.size, stream.depth_camera.size) == (COLOR_SIZE, DEPTH_SIZE)
         assert np.array_equal(stream.color_camera.intrinsic, COLOR_INTRINSIC)
         assert np.array_equal(stream.depth_camera.intrinsic, DEPTH_INTRINSIC)
-        for number in (5, -1):
-            with pytest.raises(IndexError, match="only 5 frames"):
-                stream[number]
+        assert stream[-1].number == 4
+        with pytest.raises(IndexError):
+            stream[5]
 
         # As processes that a fork has made, threads share the position of the file.
         numbers = [0, 4, 1, 3, 2] * 200

@@ -118,7 +118,6 @@ def extract_scene(
         split=split,
         options=options,
         sources=source_sizes,
-        stream_frames=len(stream),
         frames=numbers,
         lost=lost,
         color_camera=CameraRecord.from_camera(color_camera),

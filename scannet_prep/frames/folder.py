@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import read_file
-from scannet_prep.base.images import GrayImage, decode_color, decode_gray
+from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
     ContentError,
@@ -21,7 +22,7 @@ from scannet_prep.errors import (
 )
 from scannet_prep.frames.layouts import FrameContent
 from scannet_prep.frames.record import FramesRecord, find_records, read_record
-from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
+from scannet_prep.raw.sensor_stream import find_tracked
 
 # A raw image of 1296 x 968 has 3.8 MB.
 _MAX_IMAGE_BYTES = 1 << 26
@@ -113,8 +114,7 @@ class SceneFrames:
         Raises:
             IndexError: There are fewer frames.
         """
-        if not 0 <= position < len(self):
-            raise IndexError(f"{self.path}: has no frame {position}, only {len(self)} frames")
+        position = range(len(self))[position]
         return ExtractedFrame(self, position, self.record.frames[position])
 
     def __iter__(self) -> Iterator[ExtractedFrame]:
@@ -158,50 +158,25 @@ class ExtractedFrame:
             raise UsageError(problem, _HINT_EXTRACT)
         return self.scene.path / record.options.name_of(content, self.number, self.position)
 
-    def color(self) -> NDArray[np.uint8]:
-        """Read the color image, uint8 (H, W, 3).
+    def read(self, content: FrameContent) -> NDArray[Any]:
+        """Read an image.
+
+        Args:
+            content: `color`: uint8 (H, W, 3). `depth`: uint16 (H, W), millimetres; 0 where nothing
+                was measured. `labels`: uint8 or uint16 (H, W), in pixels of color: ids of the label
+                set of the folder; 0 is unlabeled. `instances`: the same with object id + 1; 0 is
+                outside all objects.
 
         Raises:
             UsageError: It was not extracted.
             FileError: The file is missing or damaged.
         """
-        path = self.find("color")
-        try:
-            return decode_color(read_file(path, _MAX_IMAGE_BYTES), self.scene.color_camera.size)
-        except ContentError as error:
-            raise FileError(path, error.message, _HINT_VERIFY) from None
-
-    def depth(self) -> NDArray[np.uint16]:
-        """Read the depth image, uint16 (H, W), millimetres; 0 where nothing was measured.
-
-        Raises:
-            UsageError, FileError: As for `color`.
-        """
-        return self._read_gray("depth", self.scene.depth_camera).astype(np.uint16)
-
-    def labels(self) -> GrayImage:
-        """Read the labels, uint8 or uint16 (H, W), in pixels of the color image.
-
-        They are ids of the label set that was chosen for the folder; 0 is unlabeled.
-
-        Raises:
-            UsageError, FileError: As for `color`.
-        """
-        return self._read_gray("labels", self.scene.color_camera)
-
-    def instances(self) -> GrayImage:
-        """Read the objects, uint8 or uint16 (H, W), in pixels of the color image.
-
-        They are object id + 1, and 0 outside all objects.
-
-        Raises:
-            UsageError, FileError: As for `color`.
-        """
-        return self._read_gray("instances", self.scene.color_camera)
-
-    def _read_gray(self, content: FrameContent, camera: SensorCamera) -> GrayImage:
         path = self.find(content)
+        data = read_file(path, _MAX_IMAGE_BYTES)
         try:
-            return decode_gray(read_file(path, _MAX_IMAGE_BYTES), camera.size)
+            if content == "color":
+                return decode_color(data, self.scene.color_camera.size)
+            camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
+            return decode_gray(data, camera.size)
         except ContentError as error:
             raise FileError(path, error.message, _HINT_VERIFY) from None

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
+from scannet_prep.processed.geometry import move_columns
 
 if TYPE_CHECKING:
     from scannet_prep.processed.scene import ProcessedScene
@@ -62,17 +63,18 @@ def project(
     points = np.asarray(points)
     intrinsic_matrix = np.asarray(intrinsics, np.float64)
     points_from_camera = _check_pose(camera_to_points)
-    if depth is not None:
-        _check_depth(depth, size)
     width, height = size
+    if depth is not None and (depth.shape != (height, width) or depth.dtype != np.uint16):
+        raise UsageError(
+            f"the depth image is {depth.dtype} {depth.shape}, expected uint16 in millimetres, "
+            f"of the size of the view, {(height, width)}",
+            "give the size and the intrinsics of the depth image",
+        )
     # From points to pixels, (3, 4). In float64, so that no result depends on rounding errors.
     matrix = intrinsic_matrix[:3, :3] @ np.linalg.inv(points_from_camera)[:3]
-    x, y, z = points.T.astype(np.float64)
     # Points that are not finite, or far too large, are not visible.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # Written out, because a product of a (3, 4) matrix is slow where many threads share the
-        # cores.
-        columns, rows, depths = (row[0] * x + row[1] * y + row[2] * z + row[3] for row in matrix)
+        columns, rows, depths = move_columns(points.T.astype(np.float64), matrix)
         columns = np.rint(columns / depths)
         rows = np.rint(rows / depths)
 
@@ -136,11 +138,9 @@ def _check_pose(pose: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Return a pose as float64 (4, 4).
 
     Raises:
-        UsageError: It has another shape, or tracking was lost.
+        UsageError: Tracking was lost.
     """
     matrix = np.asarray(pose, np.float64)
-    if matrix.shape != (4, 4):
-        raise UsageError(f"the pose has the shape {matrix.shape}, expected (4, 4)")
     # Lost poses of the release are -inf, NaN or 0.
     if not np.isfinite(matrix).all() or np.linalg.det(matrix) == 0:
         raise UsageError(
@@ -148,19 +148,3 @@ def _check_pose(pose: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
             "leave out frames whose is_tracked is False",
         )
     return matrix
-
-
-def _check_depth(depth: NDArray[Any], size: tuple[int, int]) -> None:
-    """Check the shape and the type of a depth image.
-
-    Raises:
-        UsageError: It has another shape than the size, or is not in millimetres.
-    """
-    if depth.shape != (size[1], size[0]):
-        raise UsageError(
-            f"the depth image has the shape {depth.shape}, expected (height, width) "
-            f"{(size[1], size[0])}",
-            "give the size and the intrinsics of the depth image",
-        )
-    if depth.dtype != np.uint16:
-        raise UsageError(f"the depth image is {depth.dtype}, expected uint16 in millimetres")

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.json import Count, make_decoder, parse_json
-from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.raw.sensor_stream import SensorCamera
@@ -58,7 +57,6 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
         split: Its split.
         options: The options of the folder.
         sources: The sizes in bytes of the stream and of the zip files of 2D labels, by name.
-        stream_frames: The number of frames of the stream.
         frames: The numbers of the extracted frames in the stream.
         lost: The numbers of the frames without tracking: those that were omitted or, if the options
             keep them, those that were extracted.
@@ -66,7 +64,6 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
         depth_camera: The depth camera.
         poses: The poses of the extracted frames; see `read_poses`.
         files: The fingerprints of all files, by their path in the folder of the scene.
-        program_version: The version of this program that extracted them.
         format_version: Version of this format.
     """
 
@@ -74,14 +71,12 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
     split: Split
     options: FrameOptions
     sources: Mapping[str, Count]
-    stream_frames: Count
     frames: tuple[Count, ...]
     lost: tuple[Count, ...]
     color_camera: CameraRecord
     depth_camera: CameraRecord
     poses: bytes
     files: Mapping[str, Fingerprint]
-    program_version: str = VERSION
     format_version: Literal[1] = 1
 
     def read_poses(self) -> NDArray[np.float32]:
@@ -117,12 +112,9 @@ def read_record(path: Path) -> FramesRecord:
         path: The file `<scene>/frames.json`.
 
     Raises:
-        FileError: It cannot be read, is damaged, or belongs to another scene.
+        FileError: It cannot be read, or is damaged.
     """
     try:
-        record = parse_json(read_file(path, _MAX_BYTES), _RECORD)
+        return parse_json(read_file(path, _MAX_BYTES), _RECORD)
     except ContentError as error:
         raise FileError(path, f"is damaged: {error.message}", _HINT) from None
-    if record.scene_id != path.parent.name:
-        raise FileError(path, f"is the record of {record.scene_id}", _HINT)
-    return record

@@ -253,8 +253,7 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         Raises:
             IndexError: The stream has fewer frames.
         """
-        if not 0 <= number < len(self):
-            raise IndexError(f"{self.path}: has no frame {number}, only {len(self)} frames")
+        number = range(len(self))[number]
         head = self._heads[number]
         return Frame(
             number=number,

@@ -201,25 +201,25 @@ def count(plan: RunPlan[FramesContext]) -> Finding:
     Raises:
         FileError: A stream is damaged.
     """
-    frames = 0
-    lost = 0
+    frame_count = 0
+    lost_count = 0
     for task in plan.tasks:
         with SensorStream(task.scene.path(STREAM)) as stream:
-            selected = plan.context.options.select(stream.is_tracked)
-        frames += len(selected[0])
-        lost += len(selected[1])
-    return _describe_counts(frames, lost)
-
-
-def _describe_counts(frames: int, lost: int) -> Finding:
-    message = f"{frames:,} frames; without tracking: {lost:,}, listed in frames.json"
-    return Finding(message=message, severity="note")
+            numbers, lost = plan.context.options.select(stream.is_tracked)
+        frame_count += len(numbers)
+        lost_count += len(lost)
+    return _describe(frame_count, lost_count)
 
 
 def _count_extracted(_: object, manifest: FramesManifest) -> list[Finding]:
     records = manifest.scenes.values()
-    frames = sum(len(record.frames) for record in records)
-    return [_describe_counts(frames, sum(len(record.lost) for record in records))]
+    lost = sum(len(record.lost) for record in records)
+    return [_describe(sum(len(record.frames) for record in records), lost)]
+
+
+def _describe(frames: int, lost: int) -> Finding:
+    message = f"{frames:,} frames; without tracking: {lost:,}, listed in frames.json"
+    return Finding(message=message, severity="note")
 
 
 def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Path], FramesRecord]:
