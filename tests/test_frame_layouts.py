@@ -205,6 +205,88 @@ def read_relpose(out_dir):
         yield load(depth_path), 3 * index, DEPTH_INTRINSIC, camera_from_scan
 
 
+def read_cut3r(out_dir):
+    """Read frames as the training of CUT3R does: color has the size of depth, cameras are its.
+
+    Color images are resized, not moved, so their dots are where the resized camera sees them.
+    """
+    factors = np.divide(DEPTH_SIZE, COLOR_SIZE)
+    resized = COLOR_INTRINSIC[:3, :3].astype(np.float64)
+    resized[:2, 2] += 0.5
+    resized[:2] *= factors[:, np.newaxis]
+    resized[:2, 2] -= 0.5
+    assert sorted(path.name for path in (out_dir / "scans_train").iterdir()) == [TRAIN]
+    folder = out_dir / "scans_train" / TRAIN
+    names = np.load(folder / "new_scene_metadata.npz")["images"]
+    assert names.tolist() == [f"{number:05}" for number in range(COUNT) if number != LOST_NUMBER]
+    for name in names:
+        camera = np.load(folder / f"cam/{name}.npz")
+        assert (camera["intrinsics"].dtype, camera["intrinsics"].shape) == (np.float32, (3, 3))
+        assert (camera["pose"].dtype, camera["pose"].shape) == (np.float32, (4, 4))
+        color = load(folder / f"color/{name}.jpg")
+        assert color.shape == (*DEPTH_SIZE[::-1], 3)
+        camera_from_scan = np.linalg.inv(camera["pose"])
+        yield color, int(name), resized, camera_from_scan
+        depth = load(folder / f"depth/{name}.png")
+        yield depth, int(name), camera["intrinsics"], camera_from_scan
+
+
+def read_openeqa(out_dir):
+    """Read an episode: the color images, sorted by name, from the first frame on."""
+    folder = out_dir / TEST
+    paths = sorted(folder.glob("*-rgb.png"))
+    assert [path.name for path in paths] == [f"{number:06}-rgb.png" for number in range(COUNT)]
+    color = np.loadtxt(folder / "intrinsic_color.txt")
+    depth = np.loadtxt(folder / "intrinsic_depth.txt")
+    assert np.array_equal(np.loadtxt(folder / "extrinsic_depth.txt"), np.eye(4))
+    for number, path in enumerate(paths):
+        if number != LOST_NUMBER:
+            camera_from_scan = np.linalg.inv(np.loadtxt(folder / f"{number:06}.txt"))
+            yield load(path), number, color, camera_from_scan
+            yield load(folder / f"{number:06}-depth.png"), number, depth, camera_from_scan
+
+
+def read_sens(out_dir):
+    """Read the files of SensReader: _info.txt, and depth with the high byte first."""
+    folder = out_dir / "scans_test" / TEST / "sens"
+    lines = [line.split(" = ") for line in (folder / "_info.txt").read_text().splitlines()]
+    info = {name: words.split() for name, words in lines}
+    sizes = [*info["m_colorWidth"], *info["m_colorHeight"]]
+    assert (sizes, info["m_frames.size"]) == ([*map(str, COLOR_SIZE)], [str(COUNT)])
+    assert (info["m_sensorName"], info["m_depthShift"]) == (["StructSen"], ["1000"])
+    assert len(lines) == 12
+    color, depth = (
+        np.array([float(word) for word in info[f"m_calibration{name}Intrinsic"]]).reshape(4, 4)
+        for name in ("Color", "Depth")
+    )
+    for number in range(COUNT):
+        name = f"frame-{number:06}"
+        depth_data = (folder / f"{name}.depth.pgm").read_bytes()
+        kind, size, largest, data = depth_data.split(b"\n", 3)
+        assert (kind, size, largest) == (b"P5", b"128 96", b"65535")
+        image = np.frombuffer(data, ">u2").reshape(DEPTH_SIZE[::-1]).astype(np.uint16)
+        pose = np.loadtxt(folder / f"{name}.pose.txt")
+        if number != LOST_NUMBER:
+            yield load(folder / f"{name}.color.jpg"), number, color, np.linalg.inv(pose)
+            yield image, number, depth, np.linalg.inv(pose)
+
+
+def read_simplerecon(out_dir):
+    """Read frames as SimpleRecon does: sizes from the metadata of the release, K of depth."""
+    folder = out_dir / "scans" / TRAIN
+    lines = (folder / f"{TRAIN}.txt").read_text().splitlines()
+    metadata = dict(line.split(" = ") for line in lines)
+    assert {"depthWidth", "depthHeight", "numColorFrames"} <= metadata.keys()
+    color = np.loadtxt(folder / "intrinsic/intrinsic_color.txt")
+    depth = np.loadtxt(folder / "intrinsic/intrinsic_depth.txt")
+    for number in range(COUNT):
+        name = f"sensor_data/frame-{number:06}"
+        pose = np.loadtxt(folder / f"{name}.pose.txt")
+        if number != LOST_NUMBER:
+            yield load(folder / f"{name}.color.jpg"), number, color, np.linalg.inv(pose)
+            yield load(folder / f"{name}.depth.png"), number, depth, np.linalg.inv(pose)
+
+
 ALL = ("--every", "1")
 WITH_DEPTH = ("--with", "color", "depth")
 PROGRAMS = [
@@ -213,6 +295,10 @@ PROGRAMS = [
     ("colmap", (*ALL, *WITH_DEPTH), read_colmap, 2 * (COUNT - 1)),
     ("nerfstudio", ALL, read_nerfstudio, 2 * (COUNT - 1)),
     ("relpose", (), read_relpose, 2 * 3),
+    ("cut3r", (), read_cut3r, 2 * (COUNT - 1)),
+    ("openeqa", (), read_openeqa, 2 * (COUNT - 1)),
+    ("sens", (), read_sens, 2 * (COUNT - 1)),
+    ("simplerecon", (), read_simplerecon, 2 * (COUNT - 1)),
 ]
 
 
@@ -258,6 +344,10 @@ def test_depth_is_not_aligned_between_cameras_at_different_places(raw_dir, tmp_p
         ("colmap", "--keep-lost", "needs keeps lost: False, not True"),
         ("nerfstudio", "--with color pose", "has no place for pose"),
         ("relpose", "--no-keep-lost", "needs keeps lost: True, not False"),
+        ("cut3r", "--size 8x6", "needs size: None, not (8, 6)"),
+        ("cut3r", "--keep-lost", "needs keeps lost: False, not True"),
+        ("sens", "--size 8x6", "needs size: None, not (8, 6)"),
+        ("simplerecon", "--every 2", "needs every: 1, not 2"),
     ],
 )
 def test_options_that_would_break_a_reader_are_refused(raw_dir, tmp_path, layout, words, problem):

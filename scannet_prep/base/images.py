@@ -55,6 +55,12 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     return _PNG_SIGNATURE + b"".join(chunks)
 
 
+def encode_pgm(image: GrayImage) -> bytes:
+    """Encode uint16 (H, W) as a binary PGM, whose numbers have the high byte first."""
+    height, width = image.shape
+    return b"P5\n%d %d\n65535\n" % (width, height) + image.astype(">u2").tobytes()
+
+
 def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
     """Check the header of a PNG image of numbers, and that it has an end, without decoding it.
 

@@ -21,6 +21,10 @@ layouts, each with its own default options (docs/frames.md has the programs):
   colmap        a model of COLMAP with start points: 3DGS, 2DGS, gsplat
   nerfstudio    transforms.json with start points
   relpose       evaluation of poses: MonST3R, CUT3R, TTT3R
+  cut3r         training of CUT3R, StreamVGGT, TTT3R
+  openeqa       episodes of OpenEQA
+  sens          files of ScanNet's SensReader for C++: SuperGlue
+  simplerecon   SimpleRecon
 
 examples:
   scannet-prep frames --size 320x240

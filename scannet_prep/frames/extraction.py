@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, make_directory, writing
 from scannet_prep.base.images import (
     GrayImage,
     encode_jpeg,
+    encode_pgm,
     encode_png,
     resize_color,
     resize_nearest,
@@ -27,10 +29,10 @@ from scannet_prep.base.images import (
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError
 from scannet_prep.frames.labels import LabelImages, make_label_table
-from scannet_prep.frames.layouts import LAYOUTS, FrameContent
+from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord
-from scannet_prep.frames.scene_files import SCENE_ENCODERS, encode_matrix
+from scannet_prep.frames.scene_files import SCENE_ENCODERS, encode_matrix, encode_npz
 from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
@@ -38,7 +40,7 @@ from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import Split
 
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
-_DEPTH_LEVEL = 1
+_PNG_LEVEL = 1
 
 
 def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dict[str, int]:
@@ -83,21 +85,29 @@ def extract_scene(
     files: dict[str, Fingerprint] = {}
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
-        color_camera = stream.color_camera.resized(options.size or stream.color_camera.size)
+        color = stream.depth_camera if layout.shrinks_color else stream.color_camera
+        color_camera = stream.color_camera.resized(options.size or color.size)
         depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
         if layout.aligns_depth:
             depth_camera = color_camera
-        encoders: dict[FrameContent, Callable[[Frame], bytes]] = {
-            "color": partial(_encode_color, stream.color_camera, color_camera),
-            "depth": partial(_encode_depth, stream, depth_camera, is_aligned=layout.aligns_depth),
-            "pose": lambda frame: encode_matrix(frame.pose),
+        intrinsic = depth_camera.intrinsic[:3, :3]
+        find_depth = partial(_find_depth, stream, depth_camera, is_aligned=layout.aligns_depth)
+        find_color = partial(_find_color, color_camera)
+        # By content, and the ending of the name of the file.
+        encoders: dict[str, Callable[[Frame], bytes]] = {
+            "color.jpg": partial(_encode_jpeg, stream.color_camera, color_camera),
+            "color.png": lambda frame: encode_png(find_color(frame), _PNG_LEVEL),
+            "depth.png": lambda frame: encode_png(find_depth(frame), _PNG_LEVEL),
+            "depth.pgm": lambda frame: encode_pgm(find_depth(frame)),
+            "pose.txt": lambda frame: encode_matrix(frame.pose),
+            "pose.npz": lambda frame: encode_npz({"intrinsics": intrinsic, "pose": frame.pose}),
         }
         contents = options.contents_of(split)
         for content, kind in LABEL_KINDS.items():
             if content in contents:
                 path = scene.path(kind)
                 table = make_label_table(options.label_set, label_map)
-                encoders[content] = LabelImages(
+                encoders[f"{content}.png"] = LabelImages(
                     archive=stack.enter_context(open_zip(path)),
                     path=path,
                     folder=kind.suffix.removeprefix("_2d-").removesuffix(".zip"),
@@ -111,7 +121,8 @@ def extract_scene(
             frame = stream[number]
             for content in contents:
                 name = options.name_of(content, number, position)
-                _write(out_dir, name, encoders[content](frame), files)
+                data = encoders[content + Path(name).suffix](frame)
+                _write(out_dir, name, data, files)
 
     record = FramesRecord(
         scene_id=scene.scene_id,
@@ -122,29 +133,35 @@ def extract_scene(
         lost=lost,
         color_camera=CameraRecord.from_camera(color_camera),
         depth_camera=CameraRecord.from_camera(depth_camera),
+        sensor=stream.sensor_name,
         poses=stream.poses[list(numbers)].tobytes(),
         files=files,
     )
     for name, scene_content in layout.of_scene.items():
         data = SCENE_ENCODERS[scene_content](record, scene)
-        _write(out_dir, name.format(first=options.first), data, files)
+        name = name.format(first=options.first, scene=scene.scene_id)
+        _write(out_dir, name, data, files)
     _write(out_dir, RECORD_NAME, encode_json(record) + b"\n", files)
     return record
 
 
-def _encode_color(stored: SensorCamera, camera: SensorCamera, frame: Frame) -> bytes:
+def _encode_jpeg(stored: SensorCamera, camera: SensorCamera, frame: Frame) -> bytes:
     if camera.size == stored.size:
         return frame.checked_jpeg()
-    return encode_jpeg(resize_color(frame.color(), camera.size))
+    return encode_jpeg(_find_color(camera, frame))
 
 
-def _encode_depth(
+def _find_color(camera: SensorCamera, frame: Frame) -> NDArray[np.uint8]:
+    return resize_color(frame.color(), camera.size)
+
+
+def _find_depth(
     stream: SensorStream, camera: SensorCamera, frame: Frame, *, is_aligned: bool
-) -> bytes:
+) -> GrayImage:
     depth: GrayImage = frame.depth()
     if is_aligned:
         depth = _align_depth(depth, stream, camera)
-    return encode_png(resize_nearest(depth, camera.size), _DEPTH_LEVEL)
+    return resize_nearest(depth, camera.size)
 
 
 def _align_depth(depth: GrayImage, stream: SensorStream, camera: SensorCamera) -> GrayImage:

@@ -13,6 +13,7 @@ FrameContent: TypeAlias = Literal["color", "depth", "pose", "labels", "instances
 SceneContent: TypeAlias = Literal[
     "intrinsic_color", "extrinsic_color", "intrinsic_depth", "extrinsic_depth",
     "poses", "colmap_camera", "colmap_images", "colmap_points", "points", "transforms",
+    "names", "stream_info", "scan_info",
 ]  # fmt: skip
 
 
@@ -26,11 +27,12 @@ class Layout:
             option.
         of_scene: The content of each file that concerns all frames, by name.
         folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
-            `scans`, or `scans_test` for scenes of test.
+            `scans`, or `scans_test` for scenes of test, and `{part}` is `train` or `test`.
         defaults: The options that are not those of `FrameOptions` by default.
         fixed: The options that cannot be chosen: with any other value, readers would stop, or take
             one frame for another.
         aligns_depth: Whether depth images have the pixels of the color camera.
+        shrinks_color: Whether color images have the size of the depth camera.
     """
 
     of_frame: Mapping[FrameContent, str] = field(hash=False)
@@ -39,8 +41,15 @@ class Layout:
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
     fixed: tuple[str, ...] = ()
     aligns_depth: bool = False
+    shrinks_color: bool = False
 
 
+_INTRINSIC_FOLDER: dict[str, SceneContent] = {
+    "intrinsic/intrinsic_color.txt": "intrinsic_color",
+    "intrinsic/extrinsic_color.txt": "extrinsic_color",
+    "intrinsic/intrinsic_depth.txt": "intrinsic_depth",
+    "intrinsic/extrinsic_depth.txt": "extrinsic_depth",
+}
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
     "official": Layout(
@@ -51,12 +60,7 @@ LAYOUTS = {
             "labels": "label/{number}.png",
             "instances": "instance/{number}.png",
         },
-        of_scene={
-            "intrinsic/intrinsic_color.txt": "intrinsic_color",
-            "intrinsic/extrinsic_color.txt": "extrinsic_color",
-            "intrinsic/intrinsic_depth.txt": "intrinsic_depth",
-            "intrinsic/extrinsic_depth.txt": "extrinsic_depth",
-        },
+        of_scene=_INTRINSIC_FOLDER,
     ),
     # scannet_frames_25k.zip of the release.
     "frames25k": Layout(
@@ -122,5 +126,55 @@ LAYOUTS = {
         of_scene={"pose_{first}.txt": "poses"},
         defaults={"every": 3, "first": 90, "keeps_lost": True},
         fixed=("at_most", "keeps_lost"),
+    ),
+    # The training of CUT3R, StreamVGGT and TTT3R. Each frame has a file with pose and intrinsics.
+    "cut3r": Layout(
+        of_frame={
+            "color": "color/{number:05}.jpg",
+            "depth": "depth/{number:05}.png",
+            "pose": "cam/{number:05}.npz",
+        },
+        of_scene={"new_scene_metadata.npz": "names"},
+        folder="scans_{part}/{scene}",
+        defaults={"every": 1},
+        fixed=("size", "keeps_lost"),
+        shrinks_color=True,
+    ),
+    "openeqa": Layout(
+        of_frame={
+            "color": "{number:06}-rgb.png",
+            "depth": "{number:06}-depth.png",
+            "pose": "{number:06}.txt",
+        },
+        of_scene={
+            "intrinsic_color.txt": "intrinsic_color",
+            "extrinsic_color.txt": "extrinsic_color",
+            "intrinsic_depth.txt": "intrinsic_depth",
+            "extrinsic_depth.txt": "extrinsic_depth",
+        },
+        defaults={"every": 1, "first": 600, "keeps_lost": True},
+    ),
+    # What ScanNet's SensReader for C++ writes; ScanNet-1500 of SuperGlue names these files.
+    "sens": Layout(
+        of_frame={
+            "color": "sens/frame-{number:06}.color.jpg",
+            "depth": "sens/frame-{number:06}.depth.pgm",
+            "pose": "sens/frame-{number:06}.pose.txt",
+        },
+        of_scene={"sens/_info.txt": "stream_info"},
+        folder="{scans}/{scene}",
+        defaults={"every": 1, "keeps_lost": True},
+        fixed=("at_most", "size", "keeps_lost"),
+    ),
+    "simplerecon": Layout(
+        of_frame={
+            "color": "sensor_data/frame-{number:06}.color.jpg",
+            "depth": "sensor_data/frame-{number:06}.depth.png",
+            "pose": "sensor_data/frame-{number:06}.pose.txt",
+        },
+        of_scene={**_INTRINSIC_FOLDER, "{scene}.txt": "scan_info"},
+        folder="{scans}/{scene}",
+        defaults={"every": 1, "keeps_lost": True},
+        fixed=("every", "first", "at_most", "size", "keeps_lost"),
     ),
 }

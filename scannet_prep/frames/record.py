@@ -62,6 +62,7 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
             keep them, those that were extracted.
         color_camera: The color camera.
         depth_camera: The depth camera.
+        sensor: The name of the sensor.
         poses: The poses of the extracted frames; see `read_poses`.
         files: The fingerprints of all files, by their path in the folder of the scene.
         format_version: Version of this format.
@@ -75,6 +76,7 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
     lost: tuple[Count, ...]
     color_camera: CameraRecord
     depth_camera: CameraRecord
+    sensor: str
     poses: bytes
     files: Mapping[str, Fingerprint]
     format_version: Literal[1] = 1

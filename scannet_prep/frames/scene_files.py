@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.base.files import read_file
 from scannet_prep.base.json import encode_json
 from scannet_prep.frames.layouts import LAYOUTS, SceneContent
 from scannet_prep.frames.record import FramesRecord
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.tree import RawScene
-from scannet_prep.release.files import MESH
+from scannet_prep.release.files import INFO, MESH
 
 # Whole numbers are the middles of pixels in ScanNet, and their corners in COLMAP and nerfstudio.
 _HALF_PIXEL = 0.5
@@ -38,6 +40,13 @@ end_header
 def encode_matrix(matrix: Any) -> bytes:  # noqa: ANN401 - an array, or rows of numbers
     """Encode a matrix as the official reader does: a line per row, six decimals."""
     return _join_lines([f"{value:f}" for value in row] for row in matrix)
+
+
+def encode_npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Encode arrays as a file for `np.load`."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
 def _join_lines(rows: Iterable[Iterable[object]]) -> bytes:
@@ -135,6 +144,27 @@ def _encode_transforms(record: FramesRecord, _: RawScene) -> bytes:
     return encode_json(transforms)
 
 
+def _encode_names(record: FramesRecord, _: RawScene) -> bytes:
+    """Encode the names of all frames, without the ending."""
+    return encode_npz({"images": np.array([f"{number:05}" for number in record.frames])})
+
+
+def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
+    """Encode the header of the stream of the frames, of which depth is in millimetres."""
+    lines: list[list[object]] = [["m_versionNumber", "=", 4], ["m_sensorName", "=", record.sensor]]
+    cameras = {"Color": record.color_camera, "Depth": record.depth_camera}
+    for name, camera in cameras.items():
+        for side, count in zip(("Width", "Height"), camera.size, strict=True):
+            lines.append([f"m_{name.lower()}{side}", "=", count])
+    lines.append(["m_depthShift", "=", 1000])
+    for name, camera in cameras.items():
+        for kind in ("intrinsic", "extrinsic"):
+            numbers = np.ravel(getattr(camera, kind))
+            lines.append([f"m_calibration{name}{kind.title()}", "=", *numbers])
+    lines.append(["m_frames.size", "=", len(record.frames)])
+    return _join_lines(lines)
+
+
 SCENE_ENCODERS: Mapping[SceneContent, Callable[[FramesRecord, RawScene], bytes]] = {
     "intrinsic_color": lambda record, _: encode_matrix(record.color_camera.intrinsic),
     "extrinsic_color": lambda record, _: encode_matrix(record.color_camera.extrinsic),
@@ -146,4 +176,7 @@ SCENE_ENCODERS: Mapping[SceneContent, Callable[[FramesRecord, RawScene], bytes]]
     "colmap_points": _encode_colmap_points,
     "points": _encode_points,
     "transforms": _encode_transforms,
+    "names": _encode_names,
+    "stream_info": _encode_stream_info,
+    "scan_info": lambda _, scene: read_file(scene.path(INFO)),
 }

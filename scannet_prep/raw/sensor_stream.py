@@ -209,6 +209,7 @@ class SensorStream(AbstractContextManager["SensorStream"]):
     Attributes:
         path: As given.
         size_bytes: Size of the file.
+        sensor_name: As stored.
         color_camera: The color camera.
         depth_camera: The depth camera.
         depth_shift: Stored depth per metre.
@@ -307,6 +308,8 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             )
         offset = _START.size + name_bytes
         data = self.read_at(offset, _HEADER.itemsize)
+        name = self.read_at(_START.size, name_bytes)
+        self.sensor_name = name.decode("utf-8", "replace")
         header = np.frombuffer(data, _HEADER)[0]
         problem = _find_problem(header)
         if problem:

@@ -32,7 +32,7 @@ from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import find_raw_scenes, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_for
-from scannet_prep.release.scene import SceneId
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
 
@@ -117,7 +117,11 @@ def plan(
     tasks = []
     kept = []
     for scene_id, split in selected:
-        name = LAYOUTS[chosen.layout].folder.format(scene=scene_id, scans=SPLIT_DIRS[split])
+        name = LAYOUTS[chosen.layout].folder.format(
+            scene=scene_id,
+            scans=SPLIT_DIRS[split],
+            part="test" if split is Split.TEST else "train",
+        )
         task = SceneTask(raw_scenes[scene_id], split, out_dir / name)
         reason = _find_reason(task, before.scenes.get(scene_id), chosen)
         if not reason and not is_forced:
