@@ -29,7 +29,7 @@ from scannet_prep.synthetic import write_release
 MESH = "_vh_clean_2.ply"
 OWN_NAMES = {"scannet.lock", "failed.txt", "terms_accepted.txt", ".scannet-prep.lock"}
 # A hurried run, with pauses of at most 17 ms.
-PATIENCE = download.Patience(silence_s=0.4, outage_s=20, first_answer_s=5, first_pause_s=5e-6)
+PATIENCE = {"_OUTAGE_S": 20, "_FIRST_ANSWER_S": 5, "_FIRST_PAUSE_S": 5e-6}
 
 
 def announce_two_lengths(answer, request):
@@ -158,6 +158,7 @@ class Bar(Progress):
 
     def __init__(self):
         self.left = 0
+        self.lefts = []
         self.notes = []
         self.statuses = []
 
@@ -167,6 +168,7 @@ class Bar(Progress):
 
     def advance(self, count=1):
         self.left -= count
+        self.lefts.append(self.left)
 
     def status(self, text):
         self.statuses.append(text)
@@ -197,12 +199,15 @@ def server(release_dir):
         yield server
 
 
-def fetch(server, data_dir, scene_ids=SCENES, *, types=("seg",), bar=None, **options):
-    """Download the label map and the files of some scenes."""
+def fetch(server, data_dir, scene_ids=SCENES, *, types=("seg",), bar=None, jobs=4, patience=()):
+    """Download the label map and the files of some scenes, in a hurry."""
     selection = Selection(scene_ids=tuple(scene_ids))
     plan = download.plan(data_dir, types, selection=selection, base_url=server.base_url)
-    options = {"patience": PATIENCE, "needs_terms": False} | options
-    return download.run(plan, progress=bar, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "_SILENCE_S", 0.4)
+        for name, seconds in (PATIENCE | dict(patience)).items():
+            patch.setattr(download.fetch, name, seconds)
+        return download.run(plan, jobs=jobs, progress=bar, accepts_terms=True)
 
 
 def failed_names(report):

@@ -45,12 +45,12 @@ PASSING = [
 FINAL = {
     "missing": (Status(404), "status 404"),
     "refused": (Status(403), "status 403"),
-    "without ranges": (RangesIgnored(), "status 200 OK, without the bytes"),
-    "login": (Page(), "without the bytes"),
-    "other range": (ShiftedRange(by=1), "without the bytes"),
-    "redirect to a login": (Redirect("/login?token=s3cret"), "without the bytes|status 404"),
-    "redirect elsewhere": (Redirect(PATH, origin="ftp://anna:s3cret@host"), "InvalidSchema"),
-    "no size": (Header("content-range", "bytes 0-0/*"), "without the bytes"),
+    "without ranges": (RangesIgnored(), "without the range"),
+    "login": (Page(), "without the range"),
+    "other range": (ShiftedRange(by=1), "without the range"),
+    "redirect to a login": (Redirect("/login?token=s3cret"), "status 404"),
+    "redirect elsewhere": (Redirect(PATH, origin="ftp://anna:s3cret@host"), "cannot be requested"),
+    "no size": (Header("content-range", "bytes 0-0/*"), "without the range"),
 }
 
 
@@ -58,6 +58,7 @@ FINAL = {
 def server(tmp_path, monkeypatch):
     monkeypatch.setattr(remote_archive, "_PAUSES_S", [0.001] * 4)
     monkeypatch.setattr(remote_archive, "_TIMEOUT_S", 0.5)
+    remote_archive._get_client.cache_clear()
     with ReleaseServer(tmp_path) as server:
         server.files[PATH] = CONTENT
         yield server
@@ -111,7 +112,7 @@ def test_final_faults_are_errors_after_one_request_that_show_no_secret(name, ser
 def test_server_that_stays_away_is_an_error(server):
     source = open_server(server)
     server.stop()
-    with pytest.raises(TransferError, match="cannot be read: ConnectionError"):
+    with pytest.raises(TransferError, match="the server cannot be reached"):
         source.read(0, 9)
     server.start()
     assert source.read(0, 9) == CONTENT[:9]

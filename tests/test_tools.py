@@ -26,7 +26,7 @@ TOOL_PATH = os.environ | {"PYTHONPATH": f"{TOOLS_DIR}{os.pathsep}{TOOLS_DIR.pare
 
 
 def run_tool(name, *words, cwd, base_url=""):
-    """Run a script in this process, with the terms accepted."""
+    """Run a script in this process."""
 
     def run(argv):
         patch.setattr(sys, "argv", [name, *argv])
@@ -35,7 +35,6 @@ def run_tool(name, *words, cwd, base_url=""):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scannet_prep.__main__._SIGNALS", ())
-        patch.setenv("SCANNET_PREP_ACCEPT_TERMS", "1")
         patch.setenv("SCANNET_PREP_BASE_URL", base_url)
         return run_main(*words, cwd=cwd, main=run)
 
@@ -63,7 +62,7 @@ def test_official_command_lines_fetch_the_same_files(server, tmp_path):
     }
 
     for number, (line, paths) in enumerate(lines.items()):
-        words = ("-o", f"./{number}", *line.split())
+        words = ("-o", f"./{number}", "--accept-terms", *line.split())
         outcome = run_tool("download-scannet.py", *words, cwd=tmp_path, base_url=server.base_url)
 
         assert outcome.status == 0, outcome.stderr

@@ -1,8 +1,8 @@
 """Take synthetic scenes through every stage.
 
-Makes synthetic scenes in the format of the release, downloads them from a server on this machine,
-processes and packs them, reads them as a dataset, predicts their labels, shows one, and extracts
-frames of sensor streams. The scenes contain nothing from ScanNet. Needs no network and no account.
+Makes synthetic scenes in the format of the release, processes and packs them, reads them as a
+dataset, predicts their labels, shows one, and extracts frames of sensor streams. The scenes contain
+nothing from ScanNet. Needs no network and no account.
 
 examples:
   scannet-prep demo
@@ -12,7 +12,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 from shlex import quote
@@ -62,18 +61,15 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
 def _list_commands(demo_dir: Path, scene_id: str) -> list[str]:
     """Return commands for the results, which work as they stand in the current folder."""
-    bin_dir = Path(sys.executable).parent
-    prefix = f"{bin_dir}/"
-    if shutil.which("scannet-prep") == f"{prefix}scannet-prep":
-        prefix = ""
-    program = quote(f"{prefix}scannet-prep")
-    processed = quote(str(demo_dir / "processed"))
-    predictions = quote(str(demo_dir / "predictions/val"))
-    page = quote(str(demo_dir / "errors.html"))
+    python = quote(sys.executable)
+    program = f"{python} -m scannet_prep"
+    folder = quote(str(demo_dir))
+    predictions = f"{folder}/predictions/val"
     dataset = f'ScanNet("{demo_dir}/processed", split="train")'
     code = quote(f"from scannet_prep import ScanNet; print({dataset}[0])")
+    names = f"--source {folder}/processed --pred {predictions} -o {folder}/errors.html"
     return [
-        f"{program} view {scene_id} --source {processed} --pred {predictions} -o {page}",
-        f"{quote(f'{prefix}python')} -c {code}",
-        f"{program} evaluate {predictions} --gt {processed}",
+        f"{program} view {scene_id} {names}",
+        f"{python} -c {code}",
+        f"{program} evaluate {predictions} --gt {folder}/processed",
     ]

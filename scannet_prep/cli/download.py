@@ -24,19 +24,17 @@ types (several may be given):
   file name     a file that belongs to no scene, for example scannet_frames_25k.zip
 
 environment variables:
-  SCANNET_PREP_ACCEPT_TERMS=1  same as --accept-terms
-  SCANNET_PREP_BASE_URL        same as --base-url
-  HTTPS_PROXY, NO_PROXY        the proxy, and the servers that are reached without it
-  REQUESTS_CA_BUNDLE           file or folder of certificate authorities to trust
+  SCANNET_PREP_BASE_URL  same as --base-url
+  HTTPS_PROXY, NO_PROXY  the proxy, and the servers that are reached without it
+  REQUESTS_CA_BUNDLE     file or folder of certificate authorities to trust
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import warnings
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scannet_prep.base.text import count_of, format_bytes, format_duration
 from scannet_prep.cli import arguments as shared
@@ -68,7 +66,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_selection_arguments(parser)
     server = parser.add_argument_group("server")
     server.add_argument(
-        "--jobs", type=shared.positive_number, default=4, metavar="N",
+        "--jobs", type=int, choices=range(1, 9), default=4, metavar="N",
         help="parallel connections, at most 8 (default: 4)",
     )  # fmt: skip
     server.add_argument(
@@ -96,7 +94,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
     selection = shared.selection_from(arguments)
     plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
-    facts = {"data_dir": str(plan.data_dir), "base_url": plan.shown_base_url}
+    facts: dict[str, Any] = {"data_dir": str(plan.data_dir), "base_url": plan.base_url}
     if arguments.print_urls:
         files = [{"url": file.url, "path": file.local_path} for file in plan.missing]
         return Outcome(facts | {"files": files}, [file["url"] for file in files])
@@ -104,74 +102,63 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         return _show_plan(plan, facts)
 
     if arguments.insecure:
-        from urllib3.exceptions import InsecureRequestWarning
-
-        # One warning, instead of one by urllib3 at every request.
-        warnings.simplefilter("ignore", InsecureRequestWarning)
         console.warn("warning: --insecure: anybody can pose as the server")
-    accepts_terms = arguments.accept_terms or _accepts_terms(plan, console)
     console.say(
-        f"download: {plan.shown_base_url} -> {plan.data_dir}: {len(plan.present):,} of "
+        f"download: {plan.base_url} -> {plan.data_dir}: {len(plan.present):,} of "
         f"{count_of(len(plan.files), 'file')} already there, which are checked; "
-        f"about {format_bytes(plan.needed_bytes)} to fetch"
+        f"about {format_bytes(plan.missing_bytes)} to fetch"
     )
     report = download.run(
         plan,
         jobs=arguments.jobs,
         is_insecure=arguments.insecure,
         progress=console,
-        accepts_terms=accepts_terms,
+        accepts_terms=arguments.accept_terms or _asks_for_terms(plan, console),
     )
-    counts = {
+    facts["files"] = {
         "fetched": len(report.fetched),
         "already there": len(report.kept),
         "failed": len(report.failures),
     }
-    numbers = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
-    received = f"{format_bytes(report.received_bytes)} received"
-    more = {
-        "files": counts,
-        "failures": report.failures,
-        "received_bytes": report.received_bytes,
-    }
-    line = f"{numbers}; {received} in {format_duration(console.seconds)}"
-    return Outcome(facts, [line], report.failures, more)
+    facts["failures"] = report.failures
+    facts["received_bytes"] = report.received_bytes
+    numbers = ", ".join(f"{count:,} {outcome}" for outcome, count in facts["files"].items())
+    received = format_bytes(report.received_bytes)
+    line = f"{numbers}; {received} received in {format_duration(console.seconds)}"
+    return Outcome(facts, [line], report.failures)
 
 
-def _accepts_terms(plan: DownloadPlan, console: Console) -> bool:
-    """Whether the terms of use are accepted: in the environment, or now at the terminal."""
+def _asks_for_terms(plan: DownloadPlan, console: Console) -> bool:
+    """Ask at a terminal, once, whether the terms of use are accepted."""
     from scannet_prep.stages.download import HOW_TO_SIGN, has_accepted_terms
 
-    if os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
-        return True
     if has_accepted_terms(plan.data_dir) or not console.can_ask:
         return False
     console.warn(f"ScanNet is for those who have signed its Terms of Use. {HOW_TO_SIGN}")
     return console.ask("Have you signed the terms, and do you accept them?")
 
 
-def _show_plan(plan: DownloadPlan, facts: dict[str, str]) -> Outcome:
-    """Show how many files of each type and split exist, and how much is to be fetched."""
-    counts = Counter((file.kind, file.split) for file in plan.files)
-    present = Counter((file.kind, file.split) for file in plan.present)
+def _show_plan(plan: DownloadPlan, facts: dict[str, Any]) -> Outcome:
+    """Show how many files of each type exist, and how much is to be fetched."""
+    present = Counter(file.kind for file in plan.present)
     kinds = []
     rows = []
-    for (kind, split), count in counts.items():
-        there = present[kind, split]
-        kinds.append({"type": kind.suffix, "split": split, "files": count, "present": there})
+    for kind, count in Counter(file.kind for file in plan.files).items():
+        there = present[kind]
+        kinds.append({"type": kind.suffix, "files": count, "present": there})
         size = format_bytes(kind.typical_bytes * (count - there))
-        rows.append([kind.suffix, split or "-", f"{count:,}", f"{there:,}", size])
+        rows.append([kind.suffix, f"{count:,}", f"{there:,}", size])
     missing = count_of(len(plan.missing), "file")
     lines = [
-        format_table(["type", "split", "files", "already there", "about"], rows, text_columns=2),
-        f"\n{missing} to fetch, about {format_bytes(plan.needed_bytes)}",
+        format_table(["type", "files", "already there", "about"], rows),
+        f"\n{missing} to fetch, about {format_bytes(plan.missing_bytes)}",
         "(dry run: nothing was fetched; the content of files already there was not checked)",
     ]
-    more = {
+    facts |= {
         "dry_run": True,
         "files": len(plan.files),
         "present": len(plan.present),
-        "missing_bytes": plan.needed_bytes,
+        "missing_bytes": plan.missing_bytes,
         "kinds": kinds,
     }
-    return Outcome(facts, lines, more=more)
+    return Outcome(facts, lines)

@@ -6,9 +6,11 @@ repository under `Tasks/Benchmark`): 1201, 312 and 100 scenes. No space is in tw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from scannet_prep.base.files import read_text
 from scannet_prep.release.scene import SceneId, Split
@@ -29,9 +31,19 @@ def official_scenes(split: str) -> tuple[SceneId, ...]:
     return tuple(SceneId(line) for line in text.split())
 
 
+@cache
+def official_splits() -> dict[SceneId, Split]:
+    """Return the split of each scene in the official lists, by its id."""
+    splits: dict[SceneId, Split] = {}
+    for split in Split:
+        splits |= dict.fromkeys(official_scenes(split), split)
+    return splits
+
+
 def find_official_split(scene_id: str) -> Split | None:
     """Find the split of a scene in the official lists; None if no list contains it."""
-    return _splits_by_scene().get(scene_id)
+    splits: Mapping[Any, Split] = official_splits()
+    return splits.get(scene_id)
 
 
 def read_scene_list(path: Path) -> list[str]:
@@ -44,12 +56,3 @@ def read_scene_list(path: Path) -> list[str]:
     lines = read_text(path).splitlines()
     names = [line.partition("#")[0].strip() for line in lines]
     return [name for name in names if name]
-
-
-@cache
-def _splits_by_scene() -> dict[str, Split]:
-    """Return the split of each scene by its id."""
-    splits: dict[str, Split] = {}
-    for split in Split:
-        splits |= dict.fromkeys(official_scenes(split), split)
-    return splits

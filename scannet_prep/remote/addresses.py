@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
+
+SECRETS = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s')]+")
+"""What is secret in a text with addresses: user and password, and the query."""
 
 
 def public_url(url: str) -> str:

@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import requests
-from urllib3.exceptions import HTTPError
-
 from scannet_prep.errors import TransferError
-from scannet_prep.remote.addresses import public_url
+from scannet_prep.remote.addresses import SECRETS, public_url
+from scannet_prep.remote.http import BrokenConnectionError, HttpClient, RefusalError, RequestError
 
 Result = TypeVar("Result")
 
 _SERVERS = ("https://", "http://")
 _PAUSES_S = (0.2, 1.0, 5.0, 20.0, 60.0)
 _TIMEOUT_S = 60.0
-# Errors of web servers and of connections that may pass.
-_PASSING = (requests.ConnectionError, requests.Timeout, HTTPError)
-# Parts of addresses in messages: user and password, and the query, which may hold a signature.
-_SECRETS = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s')]+")
-_HINT_SERVER = "check the address; the server must support ranges, and may ask for a login"
-_HINT_PACKAGE = "install this package with the extra [remote], and s3fs, gcsfs or huggingface_hub"
+_HINT_STORE = (
+    "check the address and your credentials; s3://, gs:// and hf:// need the extra [remote], and "
+    "s3fs, gcsfs or huggingface_hub"
+)
 
 
 class RemoteArchive:
@@ -72,18 +67,14 @@ class RemoteArchive:
         while True:
             try:
                 return function(self._address, *span)
+            except RequestError as error:
+                if isinstance(error, RefusalError) or not pauses_s:
+                    raise TransferError(f"{self.name}: {error.message}", error.hint) from None
             except Exception as error:  # noqa: BLE001 - each package has errors of its own
-                may_pass = isinstance(error, _PASSING)
-                if not may_pass or not pauses_s:
-                    raise self._describe(error) from None
+                problem = SECRETS.sub("...", f"{type(error).__name__}: {error}")
+                raise TransferError(f"{self.name}: {problem}", _HINT_STORE) from None
             pause_s = pauses_s.pop(0)
             time.sleep(pause_s)
-
-    def _describe(self, error: Exception) -> TransferError:
-        name = type(error).__name__
-        problem = _SECRETS.sub("...", f"{name}: {error}")
-        hint = _HINT_PACKAGE if isinstance(error, ImportError) else _HINT_SERVER
-        return TransferError(f"{self.name}: cannot be read: {problem}", hint)
 
 
 def _find_size(address: str) -> int:
@@ -106,32 +97,24 @@ def _read_range(address: str, start: int, end: int) -> bytes:
 
 def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
     """Request a range from a web server, and the size of the file."""
-    count = end - start
+    client = _get_client(os.getpid())
     last = end - 1
-    headers = {"Range": f"bytes={start}-{last}", "Accept-Encoding": "identity"}
-    process_id = os.getpid()
-    session = _get_session(process_id)
-    with session.get(address, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
-        code = answer.status_code
-        status = f"status {code} {answer.reason}"
-        if code == 429 or code >= 500:
-            raise HTTPError(status)
-        content_range = answer.headers.get("Content-Range", "")
-        span, _, size = content_range.partition("/")
-        is_requested = span == f"bytes {start}-{last}"
-        if not is_requested or not size.isdigit():
-            raise ValueError(f"{status}, without the bytes {start}-{last} that were requested")
-        # Faster than `answer.content`, which joins pieces of 10 KiB.
-        data = answer.raw.read(count)
-    if len(data) < count:
-        raise HTTPError(f"{len(data):,} of {count:,} bytes arrived")
-    return data, int(size)
+    with client.open(address, {"Range": f"bytes={start}-{last}"}) as answer:
+        answer.check()
+        # Without Content-Range, this is the whole archive.
+        has_range = "Content-Range" in answer.headers and answer.start == start
+        if not has_range or answer.size_bytes is None:
+            raise RefusalError("the server answers without the range that was requested")
+        data = b"".join(answer.pieces())
+    if len(data) < end - start:
+        raise BrokenConnectionError(f"{len(data):,} of {end - start:,} bytes arrived")
+    return data, answer.size_bytes
 
 
 @functools.cache
-def _get_session(_process_id: int) -> requests.Session:
-    """Return the session of a process, which cannot use the connections of another."""
-    return requests.Session()
+def _get_client(_process_id: int) -> HttpClient:
+    """Return the client of a process, which cannot use the connections of another."""
+    return HttpClient(_TIMEOUT_S)
 
 
 def _open_store(address: str) -> tuple[Any, str]:

@@ -6,7 +6,6 @@ REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE for certificate authorities, and ~/.netrc 
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,25 +13,21 @@ from contextlib import contextmanager, suppress
 
 import requests
 import urllib3
-from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidHeader, ProxyError, TooManyRedirects
 
 from scannet_prep.base.version import CONTACT_URL, VERSION
 from scannet_prep.errors import TransferError
+from scannet_prep.remote.addresses import SECRETS
 
 ADDRESS = re.compile(r"https?://[^\s/?#\[\]]+(/[^\s?#]*)?")
 """A web address to which paths can be appended."""
 
-_MAX_CONNECTIONS = 64
-_CONNECT_TIMEOUT_S = 10.0
 _PIECE_BYTES = 1 << 20
 _LONGEST_RETRY_AFTER_S = 3600.0
 _MAX_DETAIL_LETTERS = 200
-_THIS_MACHINE = re.compile(r"https?://(localhost|127\.0\.0\.1)[:/]")
 # Statuses below 500 that concern the server, not the file.
 _REJECTIONS = (408, 425, 429)
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18})", re.ASCII)
-_SECRET = re.compile(r"(?<=//)[^/\s]*@")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
 
 _HINT_CERTIFICATE = (
     "if your network or the mirror has an authority of its own, name its file: "
@@ -43,11 +38,9 @@ _HINT_ADDRESSES = (
     "http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 )
 _HINT_REFUSED = (
-    "open the address in a browser: the base URL may be wrong, or need a login, "
-    "which can be put into the address (https://USER:PASSWORD@HOST/...) or into ~/.netrc"
-)
-_HINT_PAGE = (
-    "a web page for every file may be the login page of your network: open the address in a browser"
+    "open the address in a browser: the base URL may be wrong, or need a login, which can be put "
+    "into the address (https://USER:PASSWORD@HOST/...) or into ~/.netrc; a web page for every file "
+    "may be the login page of your network"
 )
 
 
@@ -87,44 +80,41 @@ class HttpAnswer:
     """The answer to a request, with a body that is still to be read.
 
     Attributes:
-        status: The status code; `check` refuses most.
         headers: The headers; their names may be written in any case.
+        start: Position of the body in the file, 0 if it is the whole file; None if the answer does
+            not contain it.
         size_bytes: Size of the whole file; None if the answer does not contain it.
-        start: Position of the body in the file; None if the answer does not contain it.
     """
 
     def __init__(self, response: requests.Response, client: HttpClient) -> None:
-        self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
-        self.start: int | None = None
+        self.start: int | None = 0
         # None if the body is chunked.
         self.size_bytes: int | None = response.raw.length_remaining
         self._response = response
         self._client = client
-        if self.status != 200:
+        if response.status_code != 200:
+            self.start = None
+            self.size_bytes = None
             content_range = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
-            first, size = content_range.groups() if content_range else (None, None)
-            self.start = int(first) if first else None
-            self.size_bytes = int(size) if size else None
+            if content_range is not None:
+                self.start, self.size_bytes = map(int, content_range.groups())
 
     def check(self) -> None:
         """Check that the body is the file (200), a range (206), or that it lies outside (416).
 
         Raises:
-            RequestError: The status is another one, or the file comes unencrypted.
+            RequestError: The status is another one.
         """
-        responses = [*self._response.history, self._response]
-        is_secure = [response.url.startswith("https:") for response in responses]
-        if is_secure[0] and not is_secure[-1]:
-            raise RefusalError("is redirected from https to http", _HINT_PAGE)
-        if self.status in (200, 206, 416):
+        status = self._response.status_code
+        if status in (200, 206, 416):
             return
         if (self._response.raw.length_remaining or _PIECE_BYTES) < _PIECE_BYTES:
             # The connection can be used again after its short body has been read.
             self._response.raw.drain_conn()
-        problem = f"status {self.status} {self._response.reason}"
-        if 200 <= self.status < 500 and self.status not in _REJECTIONS:
-            raise RefusalError(problem, _HINT_ADDRESSES if self.status == 407 else _HINT_REFUSED)
+        problem = f"status {status} {self._response.reason}"
+        if status < 500 and status not in _REJECTIONS:
+            raise RefusalError(problem, _HINT_ADDRESSES if status == 407 else _HINT_REFUSED)
         error = RejectionError(problem)
         with suppress(KeyError, ValueError, OverflowError, urllib3.exceptions.InvalidHeader):
             pause_s = urllib3.Retry().parse_retry_after(self.headers["Retry-After"])
@@ -134,27 +124,19 @@ class HttpAnswer:
     def pieces(self) -> Iterator[bytes]:
         """Iterate over the body as it arrives.
 
-        Raises:
-            RequestError: The connection broke off, nothing arrives, or too little.
-        """
-        while piece := self._read_piece():
-            yield piece
-
-    def file_pieces(self) -> Iterator[bytes]:
-        """Iterate over the body as `pieces` does, after a look at its beginning.
-
         No file of the release is empty, or begins with `<`.
 
         Raises:
-            RequestError: The body is empty, or a web page.
+            RequestError: The connection broke off, nothing arrives, or a web page.
         """
-        pieces = self.pieces()
-        first = next(pieces, b"")
-        if not first:
+        piece = self._read_piece()
+        if not piece:
             raise RefusalError("nothing in place of the file")
-        if first.lstrip().startswith(b"<"):
-            raise RefusalError("a web page in place of the file", _HINT_PAGE)
-        return itertools.chain([first], pieces)
+        if self.start == 0 and piece.lstrip().startswith(b"<"):
+            raise RefusalError("a web page in place of the file", _HINT_REFUSED)
+        while piece:
+            yield piece
+            piece = self._read_piece()
 
     def _read_piece(self) -> bytes:
         """Wait for a piece of the body; empty at the end."""
@@ -174,7 +156,7 @@ class HttpClient:
     """Makes requests to a server; shared by all threads of a run.
 
     Args:
-        timeout_s: Longest silence of the server; a connection must be made in ten seconds.
+        timeout_s: Longest silence of the server.
         is_insecure: Whether any certificate is accepted.
 
     Attributes:
@@ -186,12 +168,13 @@ class HttpClient:
         self.timeout_s = timeout_s
         self.is_stopped = threading.Event()
         self._is_insecure = is_insecure
+        if is_insecure:
+            # No warning by urllib3 at every request.
+            urllib3.disable_warnings()
         self._session = requests.Session()
         self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
         # Offsets and lengths of compressed content are not those of the file.
         self._session.headers["Accept-Encoding"] = "identity"
-        for scheme in ("https://", "http://"):
-            self._session.mount(scheme, HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS))
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HttpAnswer]:
@@ -200,17 +183,14 @@ class HttpClient:
         Raises:
             RequestError: The server does not answer.
         """
-        # A proxy could not reach this machine.
-        local = _THIS_MACHINE.match(url)
         try:
             response = self._session.get(
                 url,
                 headers=headers,
                 stream=True,
-                timeout=(min(self.timeout_s, _CONNECT_TIMEOUT_S), self.timeout_s),
+                timeout=self.timeout_s,
                 # Given with each request: REQUESTS_CA_BUNDLE has priority over that of a session.
                 verify=not self._is_insecure,
-                proxies={"no_proxy": local[1]} if local else {},
             )
         except requests.ReadTimeout:
             raise RequestError("the server does not answer") from None
@@ -238,4 +218,4 @@ def _describe(error: BaseException) -> str:
     """Return the text of the innermost error, without passwords."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    return _SECRET.sub("...@", str(error).strip())[:_MAX_DETAIL_LETTERS]
+    return SECRETS.sub("...", str(error).strip())[:_MAX_DETAIL_LETTERS]

@@ -10,7 +10,7 @@ Only one run works in a folder at a time, so nothing else writes to these files.
 
 from __future__ import annotations
 
-import os
+import itertools
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -36,7 +36,7 @@ class PartialFile:
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self.path = partial_path(target)
+        self.path = target.with_name(f".{target.name}.part")
         self.size_bytes = 0
         self.received_bytes = 0
         self._version = ""
@@ -63,8 +63,7 @@ class PartialFile:
         try:
             with client.open(url, headers) as answer, writing(self.target):
                 answer.check()
-                pieces = self._start(answer)
-                self._append(pieces, answer.size_bytes, max_bytes)
+                self._append(self._start(answer), max_bytes)
             if answer.size_bytes not in (None, self.size_bytes):
                 problem = f"broken off after {self.size_bytes:,} of {answer.size_bytes:,} bytes"
                 raise BrokenConnectionError(problem)
@@ -94,17 +93,17 @@ class PartialFile:
 
     def _start(self, answer: HttpAnswer) -> Iterator[bytes]:
         """Return the pieces of the body to append: the whole file, or the rest of it."""
-        if answer.status == 200:
-            # Nothing was received before, the version has changed, or the server ignores ranges.
-            # Look at the beginning before the bytes received so far are deleted.
-            pieces = answer.file_pieces()
-            self._start_over(answer)
-            return pieces
-        if not self._is_continued_by(answer):
+        if answer.start != 0 and not self._is_continued_by(answer):
             self.drop()
             problem = "the server sent another range or version than was requested"
             raise BrokenConnectionError(problem)
-        return answer.pieces()
+        pieces = answer.pieces()
+        first = next(pieces)
+        # Now it is no web page. It is the whole file if nothing was received before, the version
+        # has changed, or the server ignores ranges.
+        if answer.start == 0:
+            self._start_over(answer)
+        return itertools.chain([first], pieces)
 
     def _is_continued_by(self, answer: HttpAnswer) -> bool:
         """Whether an answer begins at the first missing byte and comes from the same version.
@@ -112,8 +111,7 @@ class PartialFile:
         The version is checked here because servers that ignore `If-Range` send the rest of any
         version. Those must repeat an ETag (RFC 9110, 15.3.7), but may leave out a date.
         """
-        is_rest = answer.status == 206 and answer.start == self.size_bytes
-        if self.size_bytes == 0 or not is_rest:
+        if answer.start != self.size_bytes:
             return False
         if self._version.startswith('"'):
             return answer.headers.get("ETag", "") == self._version
@@ -131,36 +129,16 @@ class PartialFile:
             self._version = version
         self._version_path.write_bytes(self._version.encode("latin-1", "replace"))
 
-    def _append(self, pieces: Iterator[bytes], size_bytes: int | None, max_bytes: int) -> None:
-        """Append the body of an answer to the file, as it arrives.
-
-        Args:
-            pieces: The body.
-            size_bytes: The size of the whole file; None if it is unknown.
-            max_bytes: Largest size of a file of this kind.
-        """
-        limit_bytes = size_bytes or max_bytes
-        self._check_size(limit_bytes, max_bytes)
+    def _append(self, pieces: Iterator[bytes], max_bytes: int) -> None:
+        """Append the body of an answer to the file, as it arrives."""
         with self.path.open("ab") as file:
             for piece in pieces:
                 piece_bytes = len(piece)
-                self._check_size(self.size_bytes + piece_bytes, limit_bytes)
+                if self.size_bytes + piece_bytes > max_bytes:
+                    self.drop()
+                    raise RequestError(
+                        f"has more bytes, expected at most {format_bytes(max_bytes)}"
+                    )
                 file.write(piece)
                 self.size_bytes += piece_bytes
                 self.received_bytes += piece_bytes
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _check_size(self, size_bytes: int, limit_bytes: int) -> None:
-        """Refuse a size that the file cannot have."""
-        if size_bytes > limit_bytes:
-            self.drop()
-            raise RequestError(
-                f"has {format_bytes(size_bytes)} or more, expected at most "
-                f"{format_bytes(limit_bytes)}"
-            )
-
-
-def partial_path(target: Path) -> Path:
-    """Path of the hidden file that holds the bytes of an unfinished download."""
-    return target.with_name(f".{target.name}.part")

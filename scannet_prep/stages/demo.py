@@ -1,7 +1,6 @@
 """Takes synthetic scenes through every stage, for users who do not have the data yet.
 
-    write_scene -> server/ --HTTP--> download -> ScanNet/ -> process -> processed/
-    processed/ -> pack -> scannet.tar.zst -> ScanNet
+    write_scene -> ScanNet/ -> process -> processed/ -> pack -> scannet.tar.zst -> ScanNet
     processed/ -> view -> scene.png, scene.html
     processed/ -> guess by color -> predictions/val, predictions/test
     ScanNet/ -> frames -> frames/
@@ -11,10 +10,6 @@ All of it lies in one folder, with a marker that distinguishes it from real data
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +18,10 @@ from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import OutputError, UsageError
-from scannet_prep.frames.options import LABEL_KINDS, STREAM
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
-from scannet_prep.stages import download, frames, pack, process, view
-from scannet_prep.stages.selection import Selection
+from scannet_prep.stages import frames, pack, process, view
 from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 from scannet_prep.training.dataset import ScanNet
 
@@ -40,11 +33,7 @@ SHOWN_SCENE = official_scenes(Split.VAL)[0]
 _SCENES = {Split.TRAIN: (6, 15_000), Split.VAL: (3, 15_000), Split.TEST: (100, 500)}
 # Frames of each scene of the val split. Rendering one takes as long as processing a scene.
 _FRAMES = 4
-# The types of files to download, and the splits whose scenes have them.
-_DOWNLOADS = (
-    (("seg",), tuple(Split)),
-    ((STREAM.suffix, *(kind.suffix for kind in LABEL_KINDS.values())), (Split.VAL,)),
-)
+_CONTENTS = ("color", "depth", "pose", "labels", "instances")
 _MARKER_NAME = "SYNTHETIC.txt"
 _MARKER_TEXT = (
     b"The scenes in this folder are synthetic: made by `scannet-prep demo`, "
@@ -53,9 +42,7 @@ _MARKER_TEXT = (
 
 
 def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> dict[str, Path]:
-    """Make synthetic scenes, download, process, pack, read and show them, and extract frames.
-
-    They are downloaded from a server on this machine.
+    """Make synthetic scenes, process, pack, read and show them, and extract frames.
 
     Args:
         demo_dir: The folder for everything; new, empty, or of an earlier demo.
@@ -74,19 +61,12 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> d
     processed_dir = demo_dir / "processed"
     archive_path = demo_dir / "scannet.tar.zst"
     frames_dir = demo_dir / "frames"
-    _write_scenes(demo_dir / "server")
-    failures = []
-    with _serve(demo_dir / "server") as base_url:
-        for types, split_counts in _DOWNLOADS:
-            selection = Selection(scene_ids=_list_scenes(*split_counts))
-            files = download.plan(raw_dir, types, selection=selection, base_url=base_url)
-            failures += download.run(files, progress=progress, needs_terms=False).failures
+    _write_scenes(raw_dir)
     scenes = process.plan(raw_dir, processed_dir, ProcessOptions(scannet200=True, align_axis=True))
     processed = process.run(scenes, jobs=jobs, progress=progress)
-    contents = ("color", "depth", "pose", "labels", "instances")
-    streams = frames.plan(raw_dir, frames_dir, {"every": 1, "contents": contents})
+    streams = frames.plan(raw_dir, frames_dir, {"every": 1, "contents": _CONTENTS})
     extracted = frames.run(streams, jobs=jobs, progress=progress)
-    failures += [*processed.failures, *extracted.failures]
+    failures = [*processed.failures, *extracted.failures]
     if failures:
         problem = failures[0].message
         raise OutputError(f"{demo_dir}: the demo failed: {problem}", "please report this")
@@ -100,7 +80,7 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> d
 
     counts = f"{len(processed.made)} made, {len(processed.kept)} already there"
     return {
-        "synthetic scenes, downloaded from a server on this machine": raw_dir,
+        "synthetic scenes in the format of the release": raw_dir,
         f"processed for ScanNet200, axis-aligned: {counts}": processed_dir,
         f"packed as one archive: {format_bytes(packed.stored_bytes)}": archive_path,
         f"read as a dataset: {len(dataset)} train scenes": archive_path,
@@ -127,23 +107,14 @@ def _mark_folder(demo_dir: Path) -> None:
     write_atomically(demo_dir / _MARKER_NAME, [_MARKER_TEXT])
 
 
-def _list_scenes(*splits: Split) -> tuple[SceneId, ...]:
-    """List the scenes of the demo in some splits."""
-    scene_ids: list[SceneId] = []
-    for split in splits:
-        count, _ = _SCENES[split]
-        scene_ids += official_scenes(split)[:count]
-    return tuple(scene_ids)
-
-
-def _write_scenes(server_dir: Path) -> None:
+def _write_scenes(raw_dir: Path) -> None:
     """Write scenes of different sizes."""
-    for split, (_, least_vertices) in _SCENES.items():
-        for number, scene_id in enumerate(_list_scenes(split)):
+    for split, (count, least_vertices) in _SCENES.items():
+        for number, scene_id in enumerate(official_scenes(split)[:count]):
             vertices = least_vertices * (10 + number) // 10
             frame_count = _FRAMES if split is Split.VAL else 0
-            write_scene(make_scene(scene_id, vertices=vertices), server_dir, frames=frame_count)
-    write_label_map(server_dir)
+            write_scene(make_scene(scene_id, vertices=vertices), raw_dir, frames=frame_count)
+    write_label_map(raw_dir)
 
 
 def _write_predictions(train: ScanNet, processed_dir: Path, predictions_dir: Path) -> None:
@@ -159,36 +130,3 @@ def _write_predictions(train: ScanNet, processed_dir: Path, predictions_dir: Pat
             distances = np.square(sample["colors"][:, np.newaxis] - means).sum(axis=2)
             path = predictions_dir / split / f"{sample['scene_id']}.npy"
             np.save(path, classes[distances.argmin(axis=1)])
-
-
-@contextmanager
-def _serve(folder: Path) -> Iterator[str]:
-    """Serve all files below a folder on a free port of 127.0.0.1.
-
-    Their names alone count: the folders of their addresses are those of ScanNet's server.
-
-    Yields:
-        The base URL.
-    """
-    paths = {path.name: str(path) for path in folder.rglob("*")}
-
-    class Handler(SimpleHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def translate_path(self, path: str) -> str:
-            """Return the file of a path; for an unknown path, a name that gives a 404."""
-            return paths.get(Path(path).name, "")
-
-        def log_message(self, *_arguments: object) -> None:
-            """Print nothing on standard error."""
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *_arguments: object) -> None:
-            """Ignore clients that leave because they were interrupted."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.files import make_directory, write_if_changed
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import (
     AGGREGATION,
@@ -98,7 +98,7 @@ def write_release(
 
 
 def write_scene(scene: SyntheticScene, raw_dir: Path, *, frames: int = 0) -> Path:
-    """Write the files of one scene, and return its folder.
+    """Write the files of one scene, unless they are there, and return its folder.
 
     Scenes of the official test split go to `scans_test/` and get a mesh and metadata only. All
     others, also those that are in no official list, go to `scans/` and get all files.
@@ -124,7 +124,7 @@ def write_scene(scene: SyntheticScene, raw_dir: Path, *, frames: int = 0) -> Pat
         for suffix, data in encode_files(scene, frames).items():
             contents[KINDS[suffix]] = [data]
     for kind, chunks in contents.items():
-        write_atomically(files.path(kind), chunks)
+        write_if_changed(files.path(kind), b"".join(chunks))
     return files.directory
 
 
@@ -136,7 +136,7 @@ def write_label_map(raw_dir: Path) -> Path:
     for raw_category, ids in builtin_label_map().rows.items():
         columns = (str(ids.scannet_id), raw_category, str(ids.nyu40_id))
         lines.append("\t".join(columns))
-    write_atomically(path, [_crlf_text(lines)])
+    write_if_changed(path, _crlf_text(lines))
     return path
 
 

@@ -20,26 +20,23 @@ from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TERMS_URL
 from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import read_scene_list
 from scannet_prep.remote.http import HttpClient
-from scannet_prep.stages.download.fetch import DownloadReport, Fetcher, Patience
+from scannet_prep.stages.download.fetch import DownloadReport, Fetcher
 from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile, plan
-from scannet_prep.stages.selection import FAILED_NAME, write_failed_list
+from scannet_prep.stages.selection import write_failed_list
 
 __all__ = [
     "HOW_TO_SIGN",
     "DownloadPlan",
     "DownloadReport",
-    "Patience",
     "RemoteFile",
     "has_accepted_terms",
     "plan",
     "run",
 ]
 
-# The server belongs to a university chair, and many people share it.
-_MAX_JOBS = 8
-
+# How long the server may be silent in one request.
+_SILENCE_S = 60.0
 # The address, the procedure and the week are from the README of ScanNet's own repository.
 HOW_TO_SIGN = (
     f"To sign the terms, fill in the form {TERMS_URL} and send it from the e-mail address of your "
@@ -55,9 +52,7 @@ def run(
     *,
     jobs: int = 4,
     is_insecure: bool = False,
-    patience: Patience | None = None,
     progress: Progress | None = None,
-    needs_terms: bool = True,
     accepts_terms: bool = False,
 ) -> DownloadReport:
     """Fetch the files of a plan.
@@ -67,42 +62,37 @@ def run(
 
     Args:
         plan: From `plan`.
-        jobs: Number of connections, at most 8.
+        jobs: Number of connections.
         is_insecure: Whether any certificate of the server is accepted.
-        patience: How long to wait for a server that is down.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
-        needs_terms: False for files that are not ScanNet's, such as synthetic scenes.
         accepts_terms: Whether the terms of use are accepted, if the folder has no record of it.
 
     Raises:
-        UsageError: The terms of use have not been accepted, or there are too many jobs.
+        UsageError: The terms of use have not been accepted.
         OutputError: Another run is working in the folder.
         FileError: `scannet.lock` is damaged.
         OutputError: The folder cannot be written to, or the disk is full or too small.
         TransferError: The server has served nothing in this run, or refuses all of the first files.
     """
-    if not 1 <= jobs <= _MAX_JOBS:
-        problem = f"{jobs} connections at a time, expected 1 to {_MAX_JOBS}"
-        raise UsageError(problem, "the server is shared: choose fewer with --jobs")
     report = DownloadReport(plan, read_tree_lock(plan.data_dir))
     # scans/ holds nearly all files, and may be a link to another disk.
-    check_space((plan.data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), plan.needed_bytes)
-    if needs_terms and not (accepts_terms or has_accepted_terms(plan.data_dir)):
+    check_space((plan.data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), plan.missing_bytes)
+    is_recorded = has_accepted_terms(plan.data_dir)
+    if not (accepts_terms or is_recorded):
         problem = f"the ScanNet Terms of Use have not been accepted. {HOW_TO_SIGN}"
         raise UsageError(problem, "once you have signed them, pass --accept-terms")
     make_directory(plan.data_dir)
-    if needs_terms and not has_accepted_terms(plan.data_dir):
+    if not is_recorded:
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(plan.data_dir / ACCEPTANCE_NAME, [text.encode()])
 
-    patience = patience or Patience()
     progress = progress or Progress()
-    client = HttpClient(patience.silence_s, is_insecure=is_insecure)
+    client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     with run_lock(plan.data_dir), progress.work("download", total_bytes, "B"):
         try:
-            Fetcher(report, client, patience, progress).run(jobs)
+            Fetcher(report, client, progress).run(jobs)
         finally:
             _record(report)
     return report
@@ -120,17 +110,12 @@ def has_accepted_terms(data_dir: Path) -> bool:
 def _record(report: DownloadReport) -> None:
     """Record the complete files, and list the scenes that lack a file.
 
-    Scenes of an earlier list stay on it until a run completes them.
-
     Raises:
         OutputError: The results cannot be written.
     """
     data_dir = report.plan.data_dir
     if report.locked:
         write_if_changed(data_dir / LOCK_NAME, encode_lock(report.locked))
-    complete = {*report.fetched, *report.kept}
-    list_path = data_dir / FAILED_NAME
-    listed = set(read_scene_list(list_path)) if list_path.exists() else set()
-    listed -= {file.scene_id for file in complete}
-    listed |= {file.scene_id for file in report.plan.files if file not in complete}
-    write_failed_list(data_dir, listed - {""})
+    incomplete = {*report.plan.files}.difference(report.fetched, report.kept)
+    scene_ids = {file.scene_id for file in incomplete}
+    write_failed_list(data_dir, scene_ids - {""})

@@ -7,15 +7,16 @@
 
 The main thread alone decides; every other thread makes one request, and checks what it brings.
 
-After five failures in a row, or if nothing else is left, the server may be down. Then there are
-pauses, and a single request after each. If it fails, too, a byte of a file is requested that the
-server has sent before. If either is served, the failures were those of the files, and are counted.
-If not, none is counted, and the next pause is longer. Later, each success makes the pauses shorter,
-so that a server that admits few requests receives few.
+After five failures in a row, or if nothing else is left, the server may be down. Then a byte of a
+file is requested that the server has sent before. If it is served, the failures were those of the
+files, and are counted. If not, none is counted, and there is a pause, then a single request. If it
+fails, too, the same happens again, and the next pause is longer. Later, each success makes the
+pauses shorter, then adds a connection. So a server that admits few requests receives few.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import random
 import threading
@@ -36,6 +37,12 @@ from scannet_prep.remote.http import HttpClient, RefusalError, RequestError
 from scannet_prep.remote.partial import PartialFile
 from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile
 
+# How long the server may serve nothing in a run: before it has served anything, and later.
+_FIRST_ANSWER_S = 180.0
+_OUTAGE_S = 4 * 3600.0
+# Mean of the first pause. Each further one is longer by half, up to 1.5**20 = 3,300 times.
+_FIRST_PAUSE_S = 0.01
+_MAX_PAUSES = 20
 # No error message is as long. A request that brings so many bytes shows that the server is up.
 _PROOF_BYTES = 16 << 10
 # After this many failures without a success, the server may be down, or refuse everything.
@@ -43,10 +50,6 @@ _MAX_SUSPECTS = 5
 _PATIENCE_PERCENT = 100
 # If no file has ever been served, and one is still refused after so many pauses, the run ends.
 _MAX_REFUSALS = 3
-# A pause is at most 1.5**20 = 3,300 times the first one.
-_MAX_PAUSES = 20
-# After this many pauses, which take some seconds, a line is shown.
-_PAUSES_BEFORE_NOTE = 12
 _POLL_INTERVAL_S = 0.01
 _JOIN_TIMEOUT_S = 0.2
 
@@ -55,24 +58,6 @@ _HINT_DAMAGED = (
     f"remove its line from {LOCK_NAME}"
 )
 _HINT_CONTINUE = "run the same command again later: it continues where it stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """The times to wait for the server.
-
-    Attributes:
-        silence_s: How long it may be silent in one request.
-        outage_s: How long it may serve nothing.
-        first_answer_s: The same while it has not served anything in this run.
-        first_pause_s: Mean pause after the first failure. It grows by half after each further one,
-            up to half a minute.
-    """
-
-    silence_s: float = 60.0
-    outage_s: float = 4 * 3600.0
-    first_answer_s: float = 180.0
-    first_pause_s: float = 0.01
 
 
 @dataclass(slots=True)
@@ -108,7 +93,6 @@ class _Task:
         spent_percent: The costs of its failures. At 100, the file is given up.
         most_bytes: The largest size that the partial file has had before the last request.
         earlier_bytes: The bytes that requests before the last one have brought.
-        shown_bytes: The bytes of it that the bar shows as done.
     """
 
     file: RemoteFile
@@ -118,7 +102,6 @@ class _Task:
     spent_percent: int = 0
     most_bytes: int = 0
     earlier_bytes: int = 0
-    shown_bytes: int = 0
 
 
 class Fetcher:
@@ -127,16 +110,12 @@ class Fetcher:
     Args:
         report: Receives the results.
         client: The connections to the server.
-        patience: How long to wait for it.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
     """
 
-    def __init__(
-        self, report: DownloadReport, client: HttpClient, patience: Patience, progress: Progress
-    ) -> None:
+    def __init__(self, report: DownloadReport, client: HttpClient, progress: Progress) -> None:
         self._report = report
         self._client = client
-        self._patience = patience
         self._progress = progress
         self._waiting: deque[_Task] = deque()
         # Files that failed since something was last served.
@@ -147,15 +126,17 @@ class Fetcher:
         self._ended = queue.SimpleQueue()
         # The length of the next pause; 0 while the server is up.
         self._pauses = 0
-        # Whether a file was requested since the last pause.
-        self._has_tried = False
         # No request is made before this time of the monotonic clock.
         self._resume_s = 0.0
-        # When the server has last served something in this run.
+        # When the server has last served something, and how long it may serve nothing from then on.
         self._served_s = time.monotonic()
-        self._has_served = False
-        # Counts the files that, served before, no longer showed that the server is up.
-        self._failed_probes = 0
+        self._patience_s = _FIRST_ANSWER_S
+        # How many connections may be used. After a pause, it is 1 until the server is up.
+        self._width = _MAX_SUSPECTS
+        self._probes = itertools.count()
+        # Typical sizes of the files that are fetched, kept or given up; and what the bar shows.
+        self._done_bytes = 0
+        self._shown_bytes = 0
 
     def run(self, jobs: int) -> None:
         """Check existing files and fetch the others, until each is there or given up.
@@ -165,15 +146,15 @@ class Fetcher:
             DiskFullError: The disk is full.
         """
         plan = self._report.plan
-        # Existing files come first: they need no server.
         tasks = []
-        for file in sorted(plan.files, key=lambda file: file not in plan.present):
+        for number, file in enumerate(plan.files):
             part = PartialFile(plan.data_dir / file.local_path)
-            tasks.append(_Task(file, part, file in plan.present))
+            tasks.append(_Task(file, part, is_present=number < len(plan.present)))
         self._waiting.extend(tasks)
         try:
             while self._waiting or self._suspects or self._running:
-                self._start(jobs)
+                if time.monotonic() >= self._resume_s:
+                    self._start(jobs)
                 self._handle_result()
         finally:
             self._client.is_stopped.set()
@@ -182,19 +163,13 @@ class Fetcher:
             self._report.received_bytes = sum(task.part.received_bytes for task in tasks)
 
     def _start(self, jobs: int) -> None:
-        """Start as many requests as there are connections; only one after each pause."""
+        """Start as many requests as there are connections, unless the server may be down."""
+        if len(self._suspects) >= min(self._width, _MAX_SUSPECTS) or not self._waiting:
+            if self._suspects and not self._running:
+                self._ask_server(self._suspects[-1][1])
+            return
+        width = min(self._width, jobs)
         now_s = time.monotonic()
-        if now_s < self._resume_s:
-            return
-        is_stuck = not self._waiting and not self._running
-        if self._pauses == 0 and (is_stuck or len(self._suspects) >= _MAX_SUSPECTS):
-            self._lengthen_pause()
-            return
-        has_failed = self._has_tried and self._suspects and not self._running
-        if self._pauses and (is_stuck or has_failed):
-            self._ask_server(self._suspects[-1][1])
-            return
-        width = 1 if self._pauses else jobs
         while self._waiting and len(self._running) < width and self._waiting[0].ready_s <= now_s:
             task = self._waiting.popleft()
             task.most_bytes = max(task.most_bytes, task.part.size_bytes)
@@ -202,7 +177,6 @@ class Fetcher:
             # A daemon, so that an interrupted run does not wait for it.
             thread = threading.Thread(target=self._work, args=(task,), name="download", daemon=True)
             self._running[task] = thread
-            self._has_tried = True
             thread.start()
 
     # In other threads.
@@ -257,20 +231,12 @@ class Fetcher:
 
     def _handle_result(self) -> None:
         """Wait a little for the end of a thread, and show how much has arrived."""
-        ended = None
         with suppress(queue.Empty):
-            ended = self._ended.get(timeout=_POLL_INTERVAL_S)
-        for task in self._running:
-            self._show_bytes(task, task.part.received_bytes)
-        if ended is not None:
-            self._settle(*ended)
-        report = self._report
-        done = len(report.kept) + len(report.fetched) + len(report.failures)
-        status = f"{done:,}/{len(report.plan.files):,} files"
-        pause_s = round(self._resume_s - time.monotonic())
-        if pause_s > 0:
-            status = f"waiting for the server, {format_duration(pause_s)}"
-        self._progress.status(status)
+            self._settle(*self._ended.get(timeout=_POLL_INTERVAL_S))
+        arrived_bytes = sum(task.part.received_bytes for task in self._running)
+        shown_bytes = self._done_bytes + arrived_bytes
+        self._progress.advance(shown_bytes - self._shown_bytes)
+        self._shown_bytes = shown_bytes
 
     def _settle(self, task: _Task, result: LockEntry | BaseException) -> None:
         """Handle the result of a thread."""
@@ -287,44 +253,40 @@ class Fetcher:
                 task.part.publish()
                 report.fetched.append(task.file)
                 self._note_success()
-            self._show_bytes(task, task.file.kind.typical_bytes)
+            self._done_bytes += task.file.kind.typical_bytes
         except RequestError as error:
-            self._judge(task, error)
+            self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
+            self._suspects.append((task, error))
+            if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
+                self._note_success()
         except DiskFullError:
             raise
         except OutputError as error:
             self._give_up(task, error)
-
-    def _judge(self, task: _Task, error: RequestError) -> None:
-        """Decide whether a failed request is a failure of the file, the server, or neither."""
-        self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
-        if task.part.size_bytes >= task.most_bytes + _PROOF_BYTES:
-            # More of the file is here than ever.
-            task.spent_percent = 0
-            self._waiting.appendleft(task)
-            self._note_success()
-            return
-        self._suspects.append((task, error))
-        if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
-            self._note_success()
+        done = len(report.kept) + len(report.fetched) + len(report.failures)
+        self._progress.status(f"{done:,}/{len(report.plan.files):,} files")
 
     def _note_success(self) -> None:
         """Count the failures so far, which were those of the files, because the server is up."""
-        self._has_served = True
         self._served_s = time.monotonic()
+        self._patience_s = _OUTAGE_S
         if self._pauses:
             self._pauses //= 2
-            self._resume_s = max(self._resume_s, self._served_s + self._pause_s(self._pauses))
-        suspects = self._suspects
-        self._suspects = []
-        for task, error in suspects:
+            self._pause()
+        else:
+            self._width += 1
+        for task, error in self._suspects:
             self._count(task, error)
+        self._suspects.clear()
 
     def _count(self, task: _Task, error: RequestError) -> None:
         """Count a failure of a file. It is tried again after a pause, or given up."""
         task.spent_percent += error.cost
+        if task.part.size_bytes >= task.most_bytes + _PROOF_BYTES:
+            # More of the file is here than ever.
+            task.spent_percent = 0
         if task.spent_percent >= _PATIENCE_PERCENT:
-            self._give_up(task, TransferError(error.message, error.hint))
+            self._give_up(task, error)
             return
         task.ready_s = time.monotonic() + self._pause_s(task.spent_percent / 5)
         self._waiting.append(task)
@@ -333,7 +295,7 @@ class Fetcher:
         """Report a file as failed."""
         url = public_url(task.file.url)
         self._report.failures.append(Finding.from_error(error, url, task.file.scene_id))
-        self._show_bytes(task, task.file.kind.typical_bytes)
+        self._done_bytes += task.file.kind.typical_bytes
 
     def _ask_server(self, error: RequestError) -> None:
         """Find out whether the server is up. If not, pause; the failures so far are not counted.
@@ -346,55 +308,41 @@ class Fetcher:
             return
         self._waiting.extend(task for task, _ in self._suspects)
         self._suspects.clear()
-        patience_s = self._patience.outage_s
-        if not self._has_served:
-            patience_s = self._patience.first_answer_s
-            is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
-            if is_refused and not self._report.kept:
-                patience_s = 0.0
         silent_s = time.monotonic() - self._served_s
-        if silent_s > patience_s:
+        is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
+        has_files = self._report.fetched or self._report.kept
+        if silent_s > self._patience_s or (is_refused and not has_files):
             raise TransferError(
-                f"{self._report.plan.shown_base_url}: no file was served in "
+                f"{self._report.plan.base_url}: no file was served in "
                 f"{format_duration(silent_s)}: {error.message}",
                 error.hint or _HINT_CONTINUE,
             )
-        self._lengthen_pause()
-        if self._pauses == _PAUSES_BEFORE_NOTE:
-            patience = format_duration(patience_s)
-            self._progress.note(f"server down: {error.message}; waiting up to {patience} for it")
+        self._width = 1
+        self._pauses = min(self._pauses + 1, _MAX_PAUSES)
+        self._pause()
+        self._progress.status(f"waiting for the server: {error.message}")
 
     def _is_up(self) -> bool:
         """Whether the server still sends a file that it has sent before."""
         served = self._report.fetched or self._report.kept
         if not served:
             return False
-        file = served[self._failed_probes % len(served)]
+        # Each time another one, which the server may have removed since.
+        file = served[next(self._probes) % len(served)]
         path = self._report.plan.data_dir / file.local_path
         try:
             with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
                 answer.check()
-                next(answer.file_pieces())
-                is_served = answer.size_bytes in (None, path.stat().st_size)
+                next(answer.pieces())
+                return answer.size_bytes in (None, path.stat().st_size)
         except (RequestError, OSError):
-            is_served = False
-        if not is_served:
-            # The next probe is another file.
-            self._failed_probes += 1
-        return is_served
+            return False
 
-    def _lengthen_pause(self) -> None:
-        """Make no request for a while, which is longer each time."""
-        self._has_tried = False
-        self._pauses = min(self._pauses + 1, _MAX_PAUSES)
+    def _pause(self) -> None:
+        """Make no request for a while, which is longer each time that the server is down."""
         self._resume_s = max(self._resume_s, time.monotonic() + self._pause_s(self._pauses))
 
     def _pause_s(self, failures: float) -> float:
         """Return a random pause, so that clients that failed together do not retry together."""
         growth: float = 1.5 ** min(failures, _MAX_PAUSES)
-        return self._patience.first_pause_s * growth * random.uniform(0.5, 1.5)  # noqa: S311
-
-    def _show_bytes(self, task: _Task, count: int) -> None:
-        """Let the bar show that so many bytes of a file are done."""
-        self._progress.advance(count - task.shown_bytes)
-        task.shown_bytes = count
+        return _FIRST_PAUSE_S * growth * random.uniform(0.5, 1.5)  # noqa: S311

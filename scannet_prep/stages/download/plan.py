@@ -9,15 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.files import check_is_folder
 from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LockEntry, read_tree_lock
 from scannet_prep.release import files as release
 from scannet_prep.release.files import BASE_URL, FileKind
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import official_scenes
+from scannet_prep.release.splits import official_splits
 from scannet_prep.remote.addresses import public_url
-from scannet_prep.remote.http import ADDRESS
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
@@ -28,14 +26,12 @@ class RemoteFile:
     Attributes:
         kind: Its kind.
         scene_id: Its scene; empty for a shared file.
-        split: The split of that scene; None for a shared file.
         url: Its address.
         local_path: Its path below the data folder, with `/`.
     """
 
     kind: FileKind
     scene_id: str
-    split: Split | None
     url: str
     local_path: str
 
@@ -46,31 +42,26 @@ class DownloadPlan:
 
     Attributes:
         data_dir: The data folder.
-        base_url: The address of the server, with a final `/`.
-        files: All selected files: the shared ones, then scene by scene.
+        base_url: The address of the server for messages, without a password.
         present: The files that exist and are complete as far as their size shows. `run` checks
             each of them.
+        missing: All other files.
     """
 
     data_dir: Path
     base_url: str
-    files: tuple[RemoteFile, ...]
-    present: frozenset[RemoteFile]
+    present: list[RemoteFile]
+    missing: list[RemoteFile]
 
     @property
-    def missing(self) -> list[RemoteFile]:
-        """The files that do not exist, or are incomplete."""
-        return [file for file in self.files if file not in self.present]
+    def files(self) -> list[RemoteFile]:
+        """All selected files, existing ones first: they need no server."""
+        return [*self.present, *self.missing]
 
     @property
-    def needed_bytes(self) -> int:
+    def missing_bytes(self) -> int:
         """Typical size of the missing files."""
         return sum(file.kind.typical_bytes for file in self.missing)
-
-    @property
-    def shown_base_url(self) -> str:
-        """The address of the server for messages, without a password."""
-        return public_url(self.base_url)
 
 
 def plan(
@@ -89,38 +80,25 @@ def plan(
         base_url: The server, or a mirror of it.
 
     Raises:
-        UsageError: A type is unknown, or the base URL is not valid.
+        UsageError: A type is unknown, or no selected scene has a file of these types.
         FileError: `scannet.lock` is damaged.
         UnknownSceneError: A scene is in none of the official lists, or not in the selected splits.
-        OutputError: `data_dir` is not a folder.
     """
-    check_is_folder(data_dir)
-    if not ADDRESS.fullmatch(base_url):
-        raise UsageError(
-            f"{public_url(base_url)!r} is not a base URL", f"a base URL looks like {BASE_URL}"
-        )
-    base_url = base_url.rstrip("/") + "/"
-
-    all_scenes: dict[SceneId, Split | None] = {}
-    for split in Split:
-        all_scenes |= dict.fromkeys(official_scenes(split), split)
     # The second value, the scenes that are missing or have no split, is always empty: an official
     # scene is neither, and any other scene raises an error.
-    scenes, _ = select_scenes(all_scenes, selection or Selection(), data_dir)
-    files = tuple(_list_files(scenes, _parse_types(types), base_url))
-    if not files:
+    scenes, _ = select_scenes(official_splits(), selection or Selection(), data_dir)
+    locked = read_tree_lock(data_dir)
+    planned = DownloadPlan(data_dir, public_url(base_url), present=[], missing=[])
+    for file in _list_files(scenes, _parse_types(types), base_url.rstrip("/")):
+        path = data_dir / file.local_path
+        is_present = _is_present(path, file.kind, locked.get(file.local_path))
+        (planned.present if is_present else planned.missing).append(file)
+    if not planned.files:
         raise UsageError(
             "no file of these types exists for these scenes",
             "test scenes have no annotation: choose other --types, or scenes of train or val",
         )
-
-    locked = read_tree_lock(data_dir)
-    present = {
-        file
-        for file in files
-        if _is_present(data_dir / file.local_path, file.kind, locked.get(file.local_path))
-    }
-    return DownloadPlan(data_dir, base_url, files, frozenset(present))
+    return planned
 
 
 def _parse_types(types: Sequence[str]) -> list[FileKind]:
@@ -152,7 +130,7 @@ def _list_files(
         if not kind.splits:
             name = kind.suffix
             local_path = name if kind is release.LABEL_MAP else f"{release.TASKS_DIR}/{name}"
-            yield RemoteFile(kind, "", None, f"{base_url}v2/tasks/{name}", local_path)
+            yield RemoteFile(kind, "", f"{base_url}/v2/tasks/{name}", local_path)
     for scene_id, split in scenes:
         for kind in kinds:
             if split not in kind.splits:
@@ -160,9 +138,9 @@ def _list_files(
             name = f"{scene_id}/{scene_id}{kind.suffix}"
             # The sensor streams of train and val never moved when version 2 was published.
             is_old = kind.content == "sensor stream" and split is not Split.TEST
-            url = f"{base_url}{'v1' if is_old else 'v2'}/scans/{name}"
+            url = f"{base_url}/{'v1' if is_old else 'v2'}/scans/{name}"
             local_path = f"{release.SPLIT_DIRS[split]}/{name}"
-            yield RemoteFile(kind, scene_id, split, url, local_path)
+            yield RemoteFile(kind, scene_id, url, local_path)
 
 
 def _is_present(path: Path, kind: FileKind, recorded: LockEntry | None) -> bool:
