@@ -73,7 +73,7 @@ def test_view_and_evaluate_explain_predictions_shifted_by_one(demo):
     for words in (view, ("evaluate", "shifted", "--gt", "data/demo/processed")):
         outcome = run_main(*words, cwd=folder)
         assert outcome.status == 1
-        assert "hint: subtract 1 from the ids" in outcome.stderr
+        assert "train ids + 1: subtract 1; save" in outcome.stderr
 
 
 def test_submission_can_be_rehearsed_on_the_demo(demo):

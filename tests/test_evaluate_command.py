@@ -90,8 +90,9 @@ def test_semantic_files_of_any_format_score_like_the_arrays(ending, label_set, p
         if ending == ".txt":
             unlabeled_id = -1 if label_set is SCANNET20 else 0
             numbers = [number or unlabeled_id for number in raw_ids(labels, label_set)]
-            # Lines end in CR LF, except the last one.
-            path.write_text("\r\n".join(map(str, numbers)))
+            # As other programs write them: byte order mark, comment, CR LF, an empty line.
+            text = "\r\n".join(["\ufeff# raw ids", *map(str, numbers), "", ""])
+            path.write_text(text, newline="")
         elif ending == ".eval.npz":
             columns = np.where((labels >= 0) & (labels < len(label_set)), labels + 1, 0)
             np.savez(path, prob=np.eye(len(label_set) + 1, dtype=np.float32)[columns])
@@ -126,8 +127,8 @@ def test_instances_of_any_format_score_like_the_arrays(place, tmp_path):
             name = f"pred_mask/{scene_id}_{number}.txt"
             # Any number but 0 is inside.
             np.savetxt(tmp_path / "lists" / name, mask * (1 + number % 2), fmt="%d")
-            lines.append(f"{name} {raw_ids([label], SCANNET20)[0]} {score}\n")
-        (tmp_path / f"lists/{scene_id}.txt").write_text("".join(lines))
+            lines.append(f"{name} \t{raw_ids([label], SCANNET20)[0]}.0  {score}\r\n\r\n")
+        (tmp_path / f"lists/{scene_id}.txt").write_text("\ufeff" + "".join(lines))
     # The class of an instance is that of its group, not of its vertices.
     scenes = [read_processed(path) for path in place.glob("val/*.npz")]
     of_wall = [replace(scene, nyu40_ids=np.full_like(scene.nyu40_ids, 1)) for scene in scenes]
@@ -173,7 +174,7 @@ def test_scenes_without_prediction_are_an_error_unless_allowed(place, folder):
 
     outcome = run_main(*words)
     assert outcome.status == 1
-    problem = f"error: {folder}: has no predictions of 1 of 3 scenes: {SCENE}\n"
+    problem = f"error: {folder}: has no semantic predictions of 1 of 3 scenes: {SCENE}\n"
     assert f"{problem}hint: predict these scenes, or add --allow-missing" in outcome.stderr
 
     outcome = run_main(*words, "--allow-missing")
@@ -186,40 +187,32 @@ def test_scenes_without_prediction_are_an_error_unless_allowed(place, folder):
         (folder / f"{scene_id}.npy").unlink()
     outcome = run_main(*words, "--allow-missing")
     assert outcome.status == 1
-    assert "has no predictions of 3 of 3 scenes" in outcome.stderr
+    assert "has no semantic predictions of 3 of 3 scenes" in outcome.stderr
 
 
-LABELS, LIST, ARRAYS = f"{SCENE}.txt", f"{SCENE}.txt", f"{SCENE}.npz"
+TEXT, ARRAYS = f"{SCENE}.txt", f"{SCENE}.npz"
 TRAIN_IDS, SCORES = f"{SCENE}.npy", f"{SCENE}.eval.npz"
-NOT_A_LINE = "expected path, id and confidence, separated by single blanks"
-NOT_A_MASK = "expected the path of another mask, inside"
+NO_SCORES = "prob: found float64 (2500, 21), expected numbers (vertices, classes + 1)"
+NO_MASK = "expected a path, id and confidence"
 FAULTS = [
-    ("semantic", LABELS, b"1\n2\n", "prediction: found 2 vertices, expected 2,500"),
-    ("semantic", LABELS, b"1\nchair\n", "line 2: found 'chair', expected a whole number"),
+    ("semantic", TEXT, b"1\n2\n", "prediction: found 2 vertices, expected 2,500"),
+    ("semantic", TEXT, b"1\nchair\n", "line 2: found 'chair', expected a whole number"),
+    ("semantic", TEXT, b"5.0\n", "line 1: found '5.0', expected a whole number\nhint: np.savetxt"),
     ("semantic", TRAIN_IDS, np.array([{}]), "cannot be read as .npy"),
-    ("semantic", SCORES, {"scores": np.zeros(3)}, "has no array prob, only: scores"),
-    (
-        "semantic",
-        SCORES,
-        {"prob": np.zeros((2500, 201))},
-        "prob: found float64 (2500, 201), expected floats (vertices, 21)\nhint: for ScanNet200: ",
-    ),
-    ("semantic", SCORES, {"prob": np.full((2500, 21), np.nan)}, "prob: found NaN"),
+    ("semantic", SCORES, {"scores": np.zeros(3)}, "cannot be read as .npz: 'prob is not a file"),
+    ("semantic", SCORES, {"prob": np.full((2500, 21), np.nan)}, NO_SCORES),
     ("semantic", SCORES, b"PK\x03\x04junk", "cannot be read as .npz"),
-    ("instance", LIST, b"a.txt 5\n", f"line 1: found 'a.txt 5', {NOT_A_LINE}"),
-    ("instance", LIST, b"a.txt 5  0.5\n", f"line 1: found 'a.txt 5  0.5', {NOT_A_LINE}"),
-    ("instance", LIST, b"a.txt 5 nan\n", f"line 1: found 'a.txt 5 nan', {NOT_A_LINE}"),
-    ("instance", LIST, b"a\0.txt 5 0.5\n", f"line 1: found 'a\\x00.txt 5 0.5', {NOT_A_LINE}"),
-    ("instance", LIST, b"/etc/passwd 5 0.5\n", f"line 1: found '/etc/passwd 5 0.5', {NOT_A_MASK}"),
-    ("instance", LIST, b"a/../b 5 0.5\n", f"line 1: found 'a/../b 5 0.5', {NOT_A_MASK}"),
+    ("instance", TEXT, b"a.txt 5\n", f"found 'a.txt 5', {NO_MASK}"),
+    ("instance", TEXT, b"a.txt 5 nan\n", "scores: found float64 (1,), expected 1 finite numbers"),
+    ("instance", TEXT, b"a.txt 5.5 1\n", f"found 'a.txt 5.5 1', {NO_MASK}"),
     (
         "instance",
-        LIST,
+        TEXT,
         b"a.txt 5 .5\n.//a.txt 6 .5",
-        f"line 2: found './/a.txt 6 .5', {NOT_A_MASK}",
+        f"found './/a.txt 6 .5', {NO_MASK} of another mask",
     ),
-    ("instance", "a.txt", b"1\n2\n", "mask: found 2 vertices, expected 2,500"),
-    ("instance", ARRAYS, {"masks": 1, "labels": [3]}, "has no array scores, only: masks, labels"),
+    ("instance", TEXT, b"b.txt 5 0.5\n", "mask b.txt: found 2 vertices, expected 2,500"),
+    ("instance", ARRAYS, {"masks": 1, "labels": [3]}, "cannot be read as .npz: 'scores is not"),
 ]
 
 
@@ -227,10 +220,9 @@ FAULTS = [
 def test_damaged_prediction_is_named_with_its_content(
     task, name, content, problem, place, tmp_path
 ):
-    # A mask, and the list that names it.
+    # A whole mask, and one that is too short.
     (tmp_path / "a.txt").write_text("1\n" * VERTICES)
-    if name == "a.txt":
-        (tmp_path / LIST).write_text("a.txt 5 0.5")
+    (tmp_path / "b.txt").write_text("1\n" * 2)
     if isinstance(content, bytes):
         (tmp_path / name).write_bytes(content)
     elif isinstance(content, dict):
@@ -259,7 +251,7 @@ def test_damaged_prediction_is_named_with_its_content(
         (
             "evaluate pred --task instance",
             1,
-            "has no instance predictions\nhint: expected a file in this folder for each scene",
+            f"hint: did you mean {SCENE}.npy? Expected are a scene id and one of .txt, .npz",
         ),
         ("evaluate missed", 1, "nothing can be scored (vertices:"),
         ("evaluate small --task instance", 1, "small: 3"),
@@ -304,7 +296,8 @@ def test_evaluate_and_view_name_the_numbering_of_instances_without_wall_and_floo
     assert outcome.status == 1
     name = "ScanNet20 classes counted without wall and floor"
     assert f"error: {wrong}: " in outcome.stderr
-    assert f"but 100.0% as {name}\nhint: make train ids of the ids: np.delete" in outcome.stderr
+    assert f"but 100.0% as {name}\nhint: the ids are probably {name}: " in outcome.stderr
+    assert "np.delete(np.arange(20), [0, 1])[ids]\n" in outcome.stderr
     assert run_main("evaluate", tmp_path / "right", *options).status == 0
     forced = run_main("evaluate", wrong, *options, "--force")
     assert forced.status == 0
@@ -322,7 +315,7 @@ def submission_place(tmp_path_factory):
 
 
 def test_submission_has_the_raw_ids_of_all_test_scenes(submission_place, tmp_path):
-    # Train ids of ScanNet200 and, for some vertices, -1.
+    # Train ids of ScanNet200 and, for as many vertices as walls, -1.
     train_ids = np.arange(500) % 23 - 1
     expected = "".join(f"{number}\n" for number in raw_ids(train_ids, SCANNET200))
     for scene_id in official_scenes(Split.TEST):
@@ -335,7 +328,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes(submission_place, tmp_pat
     outcome = submit("a.zip")
 
     assert outcome.status == 0
-    assert "warning: 2,200 of 50,000 vertices are unlabeled\n" in outcome.stderr
+    assert "warning: 2,200 vertices are unlabeled, but only 2,200 are wall\n" in outcome.stderr
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
     assert [*texts] == [f"{scene_id}.txt" for scene_id in sorted(official_scenes(Split.TEST))]
@@ -351,7 +344,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes(submission_place, tmp_pat
     missing = submit("c.zip")
     not_processed = submit("c.zip", place=submission_place.with_name("one"))
     assert f"{path}: prediction: found 499 vertices, expected 500" in wrong.stderr
-    assert "has no predictions of 1 of 100 scenes: scene0707_00" in missing.stderr
+    assert "has no semantic predictions of 1 of 100 scenes: scene0707_00" in missing.stderr
     other_id = official_scenes(Split.TEST)[1]
     assert f"one: has no scene {other_id} in test (99 are missing)" in not_processed.stderr
     assert (wrong.status, missing.status, not_processed.status) == (1, 1, 2)
@@ -371,7 +364,7 @@ def test_submission_of_instances_has_those_that_count(submission_place, tmp_path
     # Without wall and floor, from 0: an instance network predicts none of these two.
     outcome = submit([500] * 18, np.arange(18), [1.0] * 18)
     assert outcome.status == 1
-    assert "200 of 1,800 predicted ids are not classes that networks for instance" in outcome.stderr
+    assert "200 of 1,800 instances are wall or floor" in outcome.stderr
     assert "probably ScanNet20 classes counted without wall and floor" in outcome.stderr
     assert not path.exists()
     # Negative confidences are kept, unless there is a limit.

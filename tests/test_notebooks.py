@@ -14,7 +14,7 @@ from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, render
 from scannet_prep import show as show_sample
 from scannet_prep.base.images import encode_png
 from scannet_prep.errors import ContentError, UsageError
-from scannet_prep.evaluation.instance import InstancePrediction
+from scannet_prep.evaluation.overlaps import InstancePrediction
 from scannet_prep.view.coloring import view_scene
 from scannet_prep.view.picture import PictureOptions, draw_scene
 

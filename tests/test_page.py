@@ -12,7 +12,7 @@ from browsers import needs_browser
 from commands import TRAIN, run_main
 from PIL import Image
 
-from scannet_prep.evaluation.instance import InstancePrediction
+from scannet_prep.evaluation.overlaps import InstancePrediction
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.synthetic import write_release

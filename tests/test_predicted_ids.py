@@ -2,20 +2,18 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from scannet_prep import SCANNET20, SCANNET200
 from scannet_prep.errors import FileError
-from scannet_prep.evaluation.instance import InstancePrediction, counted_classes
+from scannet_prep.evaluation.overlaps import InstancePrediction, counted_classes
 from scannet_prep.predictions.ids import IdCounts
-from scannet_prep.predictions.numberings import (
-    declared_numbering,
-    list_numberings,
-    to_scannet20,
-)
+from scannet_prep.predictions.numberings import list_numberings
 from scannet_prep.predictions.reader import Predictions
+from scannet_prep.release.label_map import builtin_label_map
 
 LABEL_SETS = [SCANNET20, SCANNET200]
 
@@ -42,30 +40,37 @@ def to_ids(numbering, train_ids):
     return ids[train_ids]
 
 
-def to_label_set(label_set, other, train_ids):
-    """Map train ids of a label set to another one by nyu40 ids; -1 for no class."""
-    if label_set == other:
-        return train_ids
-    if other == SCANNET20:
-        return to_scannet20(SCANNET200)[train_ids]
-    classes = to_scannet20(SCANNET200).tolist()
-    first = [classes.index(number) if number in classes else -1 for number in range(20)]
-    return np.array(first)[train_ids]
+def make_scene(label_set, train_ids):
+    """Make the raw ids of vertices whose train ids in a label set are given, -1 for unlabeled."""
+    rows = builtin_label_map().rows.values()
+    ids = {0: (0, 0)}
+    for scannet_id, nyu40_id in rows:
+        ids.setdefault(nyu40_id if label_set == SCANNET20 else scannet_id, (scannet_id, nyu40_id))
+    raw_ids = np.append(label_set.ids, 0)[train_ids]
+    pairs = np.array([ids[number] for number in raw_ids.tolist()])
+    return SimpleNamespace(scannet_ids=pairs[:, 0], nyu40_ids=pairs[:, 1])
 
 
-def check(label_set, ids, truth, task, *, is_raw=False, is_forced=False):
+def declared_numbering(label_set, is_raw):
+    return list_numberings(label_set, "semantic")[int(is_raw)]
+
+
+def check(label_set, ids, scene, task, *, is_raw=False, is_forced=False):
     """Return the problem and the hint, both empty if the ids are accepted."""
-    path = Path("predictions/scene.txt" if is_raw else "predictions/scene.npz")
-    counts = IdCounts(Predictions(task, label_set, {"scene": path}))
+    folder = Path("predictions")
+    counts = IdCounts(Predictions(task, declared_numbering(label_set, is_raw), folder, {}))
     for part in np.array_split(np.arange(len(ids)), 2):
-        # Each mask is one vertex; only every eighth counts.
-        masks = np.repeat(np.eye(len(part), dtype=bool), 8, axis=1) if task == "instance" else None
-        labels = None
-        if truth is not None:
-            labels = truth[part] if task == "semantic" else truth[part].repeat(8)
-        counts.add(ids[part], InstancePrediction(masks, None, None), labels)
+        prediction, vertices = None, part
+        if task == "instance":
+            # Each mask is one of sixteen vertices: no more are compared with the ground truth.
+            masks = np.repeat(np.eye(len(part), dtype=bool), 16, axis=1)
+            prediction, vertices = InstancePrediction(masks, None, None), part.repeat(16)
+        of_part = None
+        if scene is not None:
+            of_part = SimpleNamespace(**{key: raw[vertices] for key, raw in vars(scene).items()})
+        counts.add(ids[part], prediction, of_part)
     try:
-        problem = counts.check(path.parent, is_submission=truth is None, is_forced=is_forced)
+        problem = counts.check(folder, is_submission=scene is None, is_forced=is_forced)
     except FileError as error:
         return error.problem, error.hint
     return problem, ""
@@ -78,13 +83,13 @@ def check(label_set, ids, truth, task, *, is_raw=False, is_forced=False):
 def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
     label_set, task, is_raw, accuracy
 ):
-    declared = declared_numbering(label_set, is_raw=is_raw)
+    declared = declared_numbering(label_set, is_raw)
     for number, actual in enumerate(list_numberings(label_set, task)):
         truth, predicted = draw_classes(actual.label_set, task, accuracy, number)
         ids = to_ids(actual, predicted)
-        true_labels = to_label_set(actual.label_set, label_set, truth)
+        scene = make_scene(actual.label_set, truth)
 
-        problem, hint = check(label_set, ids, true_labels, task, is_raw=is_raw)
+        problem, hint = check(label_set, ids, scene, task, is_raw=is_raw)
 
         assert bool(problem) is (actual != declared), actual
         # Without ground truth, the ids alone are evidence.
@@ -100,27 +105,29 @@ def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
         ]
         assert len(named) == 1, problem
         assert (to_ids(named[0], predicted) == ids).all(), (actual, problem)
+        assert f"probably {named[0].name}: " in hint
+        follow_hint(hint, ids, named[0], predicted)
         assert "`scannet-prep evaluate`" in hint_of_ids
-        follow_hint(hint, ids, named[0], predicted, label_set)
 
 
-def follow_hint(hint, ids, named, predicted, label_set):
+def follow_hint(hint, ids, named, predicted):
     """Convert ids as a hint says, and check that they become train ids or raw ids."""
     converted = ids
-    if match := re.search(r"make train ids of the ids: (np\S+ \S+ \S+\]\)\[.*?\])", hint):
+    if match := re.search(r": (np.delete.*?\[ids.*?\])", hint):
         converted = eval(match[1], {"np": np, "ids": ids})
     elif "subtract 1" in hint:
         converted = ids - 1
     elif "add 1" in hint:
         converted = ids + 1
-    assert ("--label-set" in hint) is (named.label_set != label_set)
-    expected = np.array(named.label_set.ids)[predicted] if named.is_raw else predicted
+    assert f"with --label-set {named.label_set.name.lower()}" in hint
+    is_raw = "save raw ids as .txt" in hint
+    expected = np.array(named.label_set.ids)[predicted] if is_raw else predicted
     assert converted.tolist() == expected.tolist(), hint
 
 
 def replace_wall(labels, class_count):
-    """Predict no wall, and the number of classes for unlabeled vertices."""
-    return np.where(labels < 0, class_count, np.where(labels == 0, 5, labels))
+    """Predict no wall."""
+    return np.where(labels == 0, 5, labels)
 
 
 UNUSUAL = {
@@ -143,23 +150,23 @@ def test_unusual_predictions_are_accepted_if_there_is_ground_truth(label_set, pr
         truth, _ = draw_classes(label_set, "semantic", 1, class_count)
         labels = np.where(truth < class_count, truth, -1)
         predicted = predict(labels, len(label_set))
-        assert check(label_set, predicted, labels, "semantic") == ("", "")
+        scene = make_scene(label_set, labels)
+        assert check(label_set, predicted, scene, "semantic") == ("", "")
 
 
 def test_ids_that_are_no_class_are_refused_with_their_number():
     truth, predicted = draw_classes(SCANNET20, "semantic", 1, 0)
+    scene = make_scene(SCANNET20, truth)
     predicted[:7] = 1000
-    problem, hint = check(SCANNET20, predicted, truth, "semantic")
-    assert problem.startswith("7 of 50,000 predicted ids are not classes that networks for sem")
-    assert problem.endswith(": 1000")
-    assert hint == "check which ids the predictions contain"
-    assert check(SCANNET20, predicted, truth, "semantic", is_forced=True) == (problem, "")
-    problem, _ = check(SCANNET20, predicted, None, "semantic")
-    assert problem.startswith("7 of 50,000 predicted ids are not classes")
+    expected = "7 of 50,000 predicted ids are not classes (ScanNet20 train ids): 1000"
+    hint = "check which ids the predictions contain"
+    assert check(SCANNET20, predicted, scene, "semantic") == (expected, hint)
+    assert check(SCANNET20, predicted, scene, "semantic", is_forced=True) == (expected, "")
+    assert check(SCANNET20, predicted, None, "semantic")[0] == expected
 
-    # At most 1 % of the submitted vertices may be unlabeled.
+    # Submitted vertices may be unlabeled, but not if there are more of them than of walls.
     predicted[:7] = -1
     assert check(SCANNET20, predicted, None, "semantic") == ("", "")
-    predicted[:501] = 255
+    predicted[predicted == 0] = 255
     problem, _ = check(SCANNET20, predicted, None, "semantic")
-    assert problem == "501 of 50,000 vertices are unlabeled"
+    assert re.fullmatch(r"1\d,\d{3} vertices are unlabeled, but only 0 are wall", problem)

@@ -9,7 +9,7 @@ scene needs a prediction that fits its processed scene. Instances of wall and
 floor, and those under 100 vertices, are left out.
 
 Nothing is written if the predicted ids look wrong: they are not classes of the
-label set, more than 1 % of the vertices are unlabeled, or the ids are those of
+label set, more vertices are unlabeled than wall, or the ids are those of
 another label set or numbering.
 
 examples:

@@ -3,8 +3,9 @@
 Everything here works on arrays; `predictions` reads them from files.
 """
 
-from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
-from scannet_prep.evaluation.scores import Scores, ScoreTable
+from scannet_prep.evaluation.instance import InstanceScores
+from scannet_prep.evaluation.overlaps import InstancePrediction, InstanceTruth
+from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 
 __all__ = [
@@ -12,6 +13,5 @@ __all__ = [
     "InstanceScores",
     "InstanceTruth",
     "ScoreTable",
-    "Scores",
     "SemanticScores",
 ]

@@ -1,8 +1,7 @@
-"""Base of the scores of both tasks: they are collected scene by scene, merged, and summarized."""
+"""What the scores of both tasks share: their result, and the checks of their arguments."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -11,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import ContentError, UsageError
-from scannet_prep.release.label_sets import LabelSet, parse_label_set
+from scannet_prep.errors import ContentError
+from scannet_prep.release.label_sets import LabelSet
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -40,53 +39,14 @@ class ScoreTable:
     classes: Mapping[str, Numbers] = field(hash=False)
 
 
-class Scores(ABC):
-    """Collects predictions, and scores them.
-
-    Picklable: each rank can collect its scenes, and one rank merges the results.
-
-    Args:
-        label_set: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`.
-
-    Raises:
-        UsageError: `label_set` is not a label set.
-    """
-
-    def __init__(self, label_set: LabelSet | str) -> None:
-        self.label_set: LabelSet = parse_label_set(label_set)
-
-    @abstractmethod
-    def merge(self, other: Any) -> None:  # noqa: ANN401 - of the same class
-        """Add everything that another object has collected, for example on another rank.
-
-        Raises:
-            UsageError: The other object is for another task or label set.
-        """
-
-    def _check_like(self, other: Scores) -> None:
-        """Refuse to merge scores of another task or label set."""
-        own_name = type(self).__name__
-        other_name = type(other).__name__
-        label_set = self.label_set.name
-        if other_name != own_name or other.label_set != self.label_set:
-            raise UsageError(
-                f"{other_name} of {other.label_set.name} cannot be merged into "
-                f"{own_name} of {label_set}",
-                f"make both with {own_name}({label_set.upper()})",
-            )
-
-    @abstractmethod
-    def result(self) -> ScoreTable:
-        """Compute the scores of all that was collected."""
-
-    def _class_groups(self) -> dict[str, list[int]]:
-        """Return the train ids of each group of classes that means are taken over."""
-        groups = {"all": list(range(len(self.label_set)))}
-        for name in ("head", "common", "tail"):
-            train_ids = list(getattr(self.label_set, name))
-            if train_ids:  # ScanNet20 has no such groups
-                groups[name] = train_ids
-        return groups
+def list_class_groups(label_set: LabelSet) -> dict[str, list[int]]:
+    """Return the train ids of each group of classes that means are taken over."""
+    groups = {"all": list(range(len(label_set)))}
+    for name in ("head", "common", "tail"):
+        train_ids = list(getattr(label_set, name))
+        if train_ids:  # ScanNet20 has no such groups
+            groups[name] = train_ids
+    return groups
 
 
 def check_truth(labels: IntArray, label_set: LabelSet) -> None:
@@ -127,25 +87,6 @@ def average(values: Iterable[float]) -> float | None:
     return float(np.mean(numbers))
 
 
-def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Make an array of predictions or ground truth.
-
-    Args:
-        values: An array, a tensor or a sequence.
-        name: Name of the values, for messages.
-
-    Raises:
-        ContentError: The values are a tensor that NumPy cannot convert: on a GPU, with a gradient,
-            sparse, or of bfloat16.
-    """
-    try:
-        return np.asarray(values)
-    except (RuntimeError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        hint = "convert it: tensor.detach().cpu().numpy(); of bfloat16, call tensor.float() first"
-        raise ContentError(f"{name}: not an array, and cannot become one: {reason}", hint) from None
-
-
 def describe_array(array: NDArray[Any]) -> str:
     """Describe the type and the shape of an array, as in `float32 (100, 3)`."""
     return f"{array.dtype} {array.shape}"
@@ -165,7 +106,7 @@ def check_integers(values: ArrayLike, name: str, count: int | None = None) -> In
     Raises:
         ContentError: The values have another type, shape or number.
     """
-    array = to_array(values, name)
+    array = np.asarray(values)
     if array.shape == (0,):  # an empty list becomes an array of floats
         array = array.astype(np.int64)
     is_integer = array.dtype.kind in "iu"

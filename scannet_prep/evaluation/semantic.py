@@ -8,21 +8,23 @@ from numpy.typing import ArrayLike
 from scannet_prep.evaluation.scores import (
     IntArray,
     Numbers,
-    Scores,
     ScoreTable,
     average,
     check_integers,
     check_truth,
+    list_class_groups,
 )
-from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
 
 # Added to a denominator, as in OctFormer and Pointcept: the IoU of a class that occurs nowhere is
 # then 0, not 0 / 0.
 _EPSILON = 1e-10
 
 
-class SemanticScores(Scores):
-    """Scores of a class for each vertex; see `Scores`.
+class SemanticScores:
+    """Scores of a class for each vertex.
+
+    Picklable: each rank can collect its scenes, and one rank merges the results.
 
     The result has these numbers:
 
@@ -42,14 +44,20 @@ class SemanticScores(Scores):
           it.
         - `over_ground_truth`: over the classes that occur in the ground truth.
 
+    Args:
+        label_set: The label set of the train ids: SCANNET20 or SCANNET200, or its name.
+
     Attributes:
-        label_set: The label set of the train ids.
+        label_set: The label set.
         confusion: int64 (K, K + 1), vertices by class of the ground truth and by predicted class;
             the last column is for predictions that are none of the K classes.
+
+    Raises:
+        UsageError: `label_set` is not a label set.
     """
 
     def __init__(self, label_set: LabelSet | str) -> None:
-        super().__init__(label_set)
+        self.label_set = parse_label_set(label_set)
         class_count = len(self.label_set)
         shape = (class_count, class_count + 1)
         self.confusion: IntArray = np.zeros(shape, np.int64)
@@ -87,8 +95,7 @@ class SemanticScores(Scores):
         self.confusion += counts.reshape(self.confusion.shape)
 
     def merge(self, other: SemanticScores) -> None:
-        """Add everything that another object has collected; see `Scores.merge`."""
-        self._check_like(other)
+        """Add everything that another object has collected, for example on another rank."""
         self.confusion = self.confusion + other.confusion
 
     def result(self) -> ScoreTable:
@@ -129,6 +136,6 @@ class SemanticScores(Scores):
             "missed": int(missed.sum()),
             "accuracy": accuracy if total else None,
         }
-        groups = self._class_groups()
+        groups = list_class_groups(self.label_set)
         means = {name: average_over(train_ids) for name, train_ids in groups.items()}
         return ScoreTable(totals, means, classes)

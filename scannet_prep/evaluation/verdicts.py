@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.evaluation.instance import (
+from scannet_prep.evaluation.overlaps import (
     InstancePrediction,
     InstanceTruth,
     Matching,
@@ -41,25 +41,23 @@ IOU_THRESHOLD = 0.5
 # More than half.
 _MOST = 0.5
 _NONE = -1
+# Of a prediction and an instance that explain no verdict; larger than any verdict.
+_NO_REASON = 9
 
 
 class Verdict(IntEnum):
-    """A verdict on an instance or a prediction."""
+    """A verdict on an instance or a prediction; of several reasons, the first one counts."""
 
     MATCHED = 0
     WRONG_CLASS = 1
-    MISSED = 2
-    FALSE_POSITIVE = 3
-    MERGED = 4
-    SPLIT = 5
+    MERGED = 2
+    SPLIT = 3
+    MISSED = 4
+    FALSE_POSITIVE = 5
 
     def __str__(self) -> str:
         """Return its name, for people."""
         return self.name.lower().replace("_", " ")
-
-
-# From the weakest to the strongest.
-_PRECEDENCE = (Verdict.SPLIT, Verdict.MERGED, Verdict.WRONG_CLASS)
 
 
 class Pair(NamedTuple):
@@ -113,18 +111,26 @@ def judge_instances(
     """
     overlaps = find_overlaps(prediction, ground_truth, label_set)
     matching = overlaps.match(IOU_THRESHOLD)
-    reasons = _find_reasons(overlaps, prediction)
-    columns = _judge_instances(overlaps, matching, reasons)
-    rows = _judge_predictions(overlaps, matching, reasons, columns)
+    masks = np.asarray(prediction.masks, np.bool_)
+    reasons = _find_reasons(overlaps, matching, masks[overlaps.predictions])
+
+    of_instances = reasons.min(axis=0, initial=Verdict.MISSED)
+    # A part is not wrong because of a split if its instance has a stronger verdict.
+    is_split = of_instances == Verdict.SPLIT
+    reasons[(reasons == Verdict.SPLIT) & ~is_split] = _NO_REASON
+    of_instances[~overlaps.is_large] = _NONE
+    of_predictions = np.full(len(overlaps.labels), _NONE)
+    judged = matching.correct + matching.wrong
+    of_predictions[judged] = reasons[judged].min(axis=1, initial=Verdict.FALSE_POSITIVE)
 
     matched = overlaps.instances[matching.is_matched].tolist()
     correct = overlaps.predictions[matching.correct].tolist()
     return Judgement(
-        vertices=_judge_vertices(prediction, overlaps, columns, rows),
-        instances=_name_verdicts(overlaps.instances, columns),
-        predictions=_name_verdicts(overlaps.predictions, rows),
+        vertices=_judge_vertices(prediction, overlaps, of_instances, of_predictions),
+        instances=_name_verdicts(overlaps.instances, of_instances),
+        predictions=_name_verdicts(overlaps.predictions, of_predictions),
         matches=dict(zip(correct, matched, strict=True)),
-        pairs=_list_pairs(overlaps, matching, reasons, columns, rows),
+        pairs=_list_pairs(overlaps, reasons, of_instances, of_predictions),
     )
 
 
@@ -141,70 +147,35 @@ def find_top_masks(prediction: InstancePrediction) -> IntArray:
     return top
 
 
-def _find_reasons(overlaps: Overlaps, prediction: InstancePrediction) -> dict[Verdict, BoolArray]:
-    """Find the pairs of a prediction and an instance that explain a verdict, bool (M, G) each."""
-    counts = overlaps.is_large
-    sizes = overlaps.sizes
-    is_above = overlaps.ious > IOU_THRESHOLD
-    has_wrong_class = is_above & ~overlaps.has_class
-    has_wrong_class &= counts
+def _find_reasons(overlaps: Overlaps, matching: Matching, masks: BoolArray) -> IntArray:
+    """Find the first verdict that each prediction and each instance explain together, (M, G).
 
-    # The prediction contains most of the instance, and most of another one.
-    merges = overlaps.common / sizes > _MOST
-    merges &= counts
-    merged_counts = merges.sum(axis=1)
-    merges[merged_counts < 2] = False
-
+    Args:
+        overlaps: The overlaps.
+        matching: The matches.
+        masks: The predictions that count, bool (M, V).
+    """
+    reasons = np.full(overlaps.common.shape, _NO_REASON)
     # The instance contains most of the prediction, and is mostly covered by such parts.
-    pred_sizes = overlaps.pred_sizes[:, np.newaxis]
-    is_part = overlaps.common / pred_sizes > _MOST
-    is_part &= counts
-    masks = np.asarray(prediction.masks, np.bool_)
-    masks = masks[overlaps.predictions]
-    for instance, size in enumerate(sizes.tolist()):
+    is_part = overlaps.common / overlaps.pred_sizes[:, np.newaxis] > _MOST
+    for instance, size in enumerate(overlaps.sizes.tolist()):
         parts = masks[is_part[:, instance]]
         is_inside = overlaps.numbers == instance + 1
-        is_covered = parts.any(axis=0) & is_inside
-        covered = np.count_nonzero(is_covered)
-        if len(parts) < 2 or covered <= _MOST * size:
-            is_part[:, instance] = False
-    return {Verdict.WRONG_CLASS: has_wrong_class, Verdict.MERGED: merges, Verdict.SPLIT: is_part}
+        covered = np.count_nonzero(parts.any(axis=0) & is_inside)
+        if len(parts) > 1 and covered > _MOST * size:
+            reasons[is_part[:, instance], instance] = Verdict.SPLIT
 
+    # The prediction contains most of the instance, and most of another one.
+    merges = overlaps.common / overlaps.sizes > _MOST
+    merges &= overlaps.is_large
+    merges[merges.sum(axis=1) < 2] = False
+    reasons[merges] = Verdict.MERGED
 
-def _judge_instances(
-    overlaps: Overlaps, matching: Matching, reasons: dict[Verdict, BoolArray]
-) -> IntArray:
-    """Give a verdict on each instance, (G,); -1 on those that do not count."""
-    count = len(overlaps.sizes)
-    verdicts = np.full(count, Verdict.MISSED, np.int64)
-    # Later verdicts replace earlier ones.
-    for verdict in _PRECEDENCE:
-        is_explained = reasons[verdict].any(axis=0)
-        verdicts[is_explained] = verdict
-    verdicts[matching.is_matched] = Verdict.MATCHED
-    verdicts[~overlaps.is_large] = _NONE
-    return verdicts
-
-
-def _judge_predictions(
-    overlaps: Overlaps,
-    matching: Matching,
-    reasons: dict[Verdict, BoolArray],
-    of_instances: IntArray,
-) -> IntArray:
-    """Give a verdict on each prediction, (M,); -1 on those that count neither way."""
-    is_wrong = np.zeros(len(overlaps.labels), np.bool_)
-    is_wrong[matching.wrong] = True
-    verdicts = np.where(is_wrong, Verdict.FALSE_POSITIVE, _NONE)
-    for verdict in _PRECEDENCE:
-        explains = reasons[verdict]
-        if verdict is Verdict.SPLIT:
-            # A part is not wrong because of a split if its instance has a match nevertheless.
-            explains = explains & (of_instances == Verdict.SPLIT)
-        is_explained = explains.any(axis=1)
-        verdicts[is_wrong & is_explained] = verdict
-    verdicts[matching.correct] = Verdict.MATCHED
-    return verdicts
+    is_above = overlaps.ious > IOU_THRESHOLD
+    reasons[is_above & ~overlaps.has_class] = Verdict.WRONG_CLASS
+    reasons[:, ~overlaps.is_large] = _NO_REASON
+    reasons[matching.correct, np.flatnonzero(matching.is_matched)] = Verdict.MATCHED
+    return reasons
 
 
 def _judge_vertices(
@@ -236,11 +207,7 @@ def _name_verdicts(numbers: NDArray[np.integer], verdicts: IntArray) -> dict[int
 
 
 def _list_pairs(
-    overlaps: Overlaps,
-    matching: Matching,
-    reasons: dict[Verdict, BoolArray],
-    of_instances: IntArray,
-    of_predictions: IntArray,
+    overlaps: Overlaps, reasons: IntArray, of_instances: IntArray, of_predictions: IntArray
 ) -> tuple[Pair, ...]:
     """List what explains the verdicts, sorted by verdict."""
     # A row and a column more: the index -1, for none, leads to them.
@@ -249,28 +216,18 @@ def _list_pairs(
     predictions = [*overlaps.predictions.tolist(), None]
     pairs = []
 
-    def add(verdict: Verdict, row: int, column: int) -> None:
+    def add(verdict: int, row: int, column: int) -> None:
         iou = float(ious[row, column])
-        pairs.append(Pair(verdict, instances[column], predictions[row], iou))
+        pairs.append(Pair(Verdict(verdict), instances[column], predictions[row], iou))
 
-    matched = np.flatnonzero(matching.is_matched)
-    for row, column in zip(matching.correct, matched.tolist(), strict=True):
-        add(Verdict.MATCHED, row, column)
-    for verdict, explains in reasons.items():
-        is_of_instance = of_instances == verdict
-        is_of_prediction = of_predictions == verdict
-        is_judged = is_of_prediction[:, np.newaxis] | is_of_instance
-        cells = np.argwhere(explains & is_judged)
-        for row, column in cells.tolist():
-            add(verdict, row, column)
-    missed = np.flatnonzero(of_instances == Verdict.MISSED)
-    for column in missed.tolist():
-        nearest = _find_largest(ious[:, column])
-        add(Verdict.MISSED, nearest, column)
-    false = np.flatnonzero(of_predictions == Verdict.FALSE_POSITIVE)
-    for row in false.tolist():
-        nearest = _find_largest(ious[row])
-        add(Verdict.FALSE_POSITIVE, row, nearest)
+    explains = reasons == of_instances
+    explains |= reasons == of_predictions[:, np.newaxis]
+    for row, column in np.argwhere(explains).tolist():
+        add(reasons[row, column], row, column)
+    for column in np.flatnonzero(of_instances == Verdict.MISSED).tolist():
+        add(Verdict.MISSED, _find_largest(ious[:, column]), column)
+    for row in np.flatnonzero(of_predictions == Verdict.FALSE_POSITIVE).tolist():
+        add(Verdict.FALSE_POSITIVE, row, _find_largest(ious[row]))
     pairs.sort(key=lambda pair: pair.verdict)
     return tuple(pairs)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.evaluation.instance import NO_INSTANCES
+from scannet_prep.evaluation.overlaps import NO_INSTANCES
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene

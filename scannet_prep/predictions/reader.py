@@ -3,82 +3,64 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import read_file
+from scannet_prep.base.files import open_file, read_file, read_text
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
-from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
-from scannet_prep.evaluation.scores import BoolArray, IntArray, check_integers
-from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
-from scannet_prep.predictions.numberings import Numbering, Task, declared_numbering
+from scannet_prep.evaluation.overlaps import InstancePrediction, check_prediction
+from scannet_prep.evaluation.scores import BoolArray, IntArray, check_integers, describe_array
+from scannet_prep.predictions.numberings import Numbering, Task, list_numberings
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import SceneId
 
-_OCTFORMER_ENDING = ".eval.npz"
+_MAX_BYTES = 1 << 36
 # The rest of a file's name after the scene id.
-_ENDINGS: Mapping[Task, tuple[str, ...]] = {
-    "semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_ENDING),
+_ENDINGS = {
+    "semantic": (".txt", ".npy", "_pred.npy", ".eval.npz"),
     "instance": (".txt", ".npz"),
 }
-# A line of the benchmark's list has three values, separated by single blanks.
-_LIST_LINE = re.compile(
-    r"([^ \0]+) "  # path of the mask
-    r"(\d{1,9})(?:\.0*)? "  # raw id, as 3 or 3.0
-    r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"  # confidence, as 1, 0.5, .5 or 5e-1
-)
+_LINE = re.compile(r"\s*([-+]?\d+\s*)?", re.ASCII)
+_HINT_NUMBERS = "np.savetxt writes whole numbers with fmt='%d'"
 
 
-@dataclass(frozen=True, slots=True)
-class Predictions:
+class Predictions(NamedTuple):
     """A folder of predictions, which are read one by one.
 
     Attributes:
         task: `semantic` (a class for each vertex) or `instance` (masks with class and confidence).
-        label_set: The label set of the predicted classes.
+        numbering: The numbering that the ids should have: raw ids in texts, train ids in arrays.
+        folder: The folder.
         paths: The file with the prediction of each scene, by scene id.
     """
 
     task: Task
-    label_set: LabelSet
+    numbering: Numbering
+    folder: Path
     paths: dict[str, Path]
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the predictions."""
-        path, *_ = self.paths.values()
-        return path.parent
-
-    @property
-    def has_raw_ids(self) -> bool:
-        """Whether the predictions have raw ids (`.txt`) instead of train ids."""
-        path, *_ = self.paths.values()
-        return path.suffix == ".txt"
-
-    @property
-    def numbering(self) -> Numbering:
-        """The numbering that the ids should have."""
-        return declared_numbering(self.label_set, is_raw=self.has_raw_ids)
 
     def check_scenes(self, scene_ids: Collection[str], hint: str) -> None:
         """Check that scenes have a prediction.
 
         Raises:
-            MissingFileError: Some scenes have none; its hint is `hint`.
+            MissingFileError: Some have none; `hint` says what to do, unless a file of a missing
+                scene has another name than expected.
         """
         missing = sorted(set(scene_ids) - self.paths.keys())
-        if missing:
-            count = len(missing)
-            names = list_some(missing)
-            scenes = count_of(len(scene_ids), "scene")
-            problem = f"has no predictions of {count:,} of {scenes}: {names}"
-            raise MissingFileError(self.folder, problem, hint)
+        if not missing:
+            return
+        for path in sorted(self.folder.glob(f"{missing[0]}*")):
+            endings = ", ".join(_ENDINGS[self.task])
+            hint = f"did you mean {path.name}? Expected are a scene id and one of {endings}"
+        scenes = count_of(len(scene_ids), "scene")
+        names = list_some(missing)
+        problem = f"has no {self.task} predictions of {len(missing):,} of {scenes}: {names}"
+        raise MissingFileError(self.folder, problem, hint)
 
     def read(self, scene_id: str, vertex_count: int) -> tuple[Any, IntArray]:
         """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
@@ -109,12 +91,12 @@ class Predictions:
                 ids = self._read_vertex_ids(path)
                 ids = check_integers(ids, "prediction", vertex_count)
                 return self.numbering.find_classes(ids), ids
-            if self.has_raw_ids:
+            if path.suffix == ".txt":
                 instances = _read_list(path, vertex_count)
             else:
                 # The arrays in the file have the names of the fields: masks, labels, scores.
                 arrays = load_arrays(path, *InstancePrediction._fields)
-                instances = InstancePrediction(**arrays)
+                instances = InstancePrediction(*arrays)
             masks, ids, scores = check_prediction(instances, vertex_count)
         except ContentError as error:
             raise FileError(path, error.message, error.hint) from None
@@ -123,15 +105,18 @@ class Predictions:
 
     def _read_vertex_ids(self, path: Path) -> NDArray[Any]:
         """Read the id of each vertex, (V,), without mapping it to a train id."""
-        if path.name.endswith(_OCTFORMER_ENDING):
-            class_count = len(self.label_set)
-            scores = load_scores(path, class_count)
-            columns = scores.argmax(axis=1)
-            # The first column, for unlabeled, becomes -1.
-            return np.asarray(columns - 1)
-        if self.has_raw_ids:
-            return parse_lines(read_file(path))
-        return load_arrays(path)[""]  # the name of the only array of an `.npy` file
+        if path.suffix == ".txt":
+            return read_numbers(path)
+        if path.suffix == ".npy":
+            [ids] = load_arrays(path, "")
+            return ids
+        [scores] = load_arrays(path, "prob")
+        is_table = scores.ndim == 2 and scores.dtype.kind == "f"
+        if not is_table or np.isnan(scores).any():
+            found = describe_array(scores)
+            raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
+        # The first column, for unlabeled, becomes -1.
+        return np.asarray(scores.argmax(axis=1) - 1)
 
 
 def find_predictions(
@@ -147,7 +132,7 @@ def find_predictions(
             like scenes of the release.
 
     Raises:
-        MissingFileError: The folder does not exist, or has no predictions for this task.
+        MissingFileError: The folder does not exist.
         UsageError: A scene has several predictions, or the folder has both texts and arrays.
     """
     if not folder.is_dir():
@@ -157,28 +142,65 @@ def find_predictions(
     for path in sorted(folder.iterdir()):
         for ending in _ENDINGS[task]:
             scene_id = path.name.removesuffix(ending)
-            has_ending = scene_id != path.name
-            is_of_release = SceneId.is_of_release(scene_id)
-            is_scene = is_of_release or scene_id in processed_ids
-            if not (has_ending and is_scene):
+            is_scene = SceneId.is_of_release(scene_id) or scene_id in processed_ids
+            if scene_id == path.name or not is_scene:
                 continue
             if scene_id in paths:
-                other_name = paths[scene_id].name
-                raise UsageError(
-                    f"{folder}: has {other_name} and {path.name}, expected one prediction per "
-                    "scene",
-                    "remove one of them",
-                )
+                names = f"{paths[scene_id].name} and {path.name}"
+                problem = f"{folder}: has {names}, expected one prediction per scene"
+                raise UsageError(problem, "remove one of them")
             paths[scene_id] = path
-    if not paths:
-        endings = ", ".join(_ENDINGS[task])
-        hint = f"expected a file in this folder for each scene: its id and one of {endings}"
-        raise MissingFileError(folder, f"has no {task} predictions", hint)
-    kinds = {path.suffix == ".txt" for path in paths.values()}
-    if len(kinds) > 1:
+    is_raw = {path.suffix == ".txt" for path in paths.values()}
+    if len(is_raw) > 1:
         problem = "has .txt files, which hold raw ids, and arrays, which hold train ids"
         raise UsageError(f"{folder}: {problem}, expected one of the two", "use two folders")
-    return Predictions(task, label_set, paths)
+    train_ids, raw_ids, *_ = list_numberings(label_set, task)
+    return Predictions(task, raw_ids if True in is_raw else train_ids, folder, paths)
+
+
+def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:
+    """Read arrays of an `.npz` file by their keys; the array of an `.npy` file has an empty one.
+
+    Raises:
+        FileError: The file cannot be read, or does not contain one of the arrays.
+    """
+    try:
+        with open_file(path, _MAX_BYTES) as file:
+            # An `.npy` file is read as an array, an `.npz` file as a mapping, whatever its name.
+            loaded: Any = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                loaded = {"": loaded}
+            return [loaded[key] for key in keys]
+    except Exception as error:  # noqa: BLE001 - damaged files make NumPy raise errors of any kind
+        raise FileError(path, f"cannot be read as {path.suffix}: {error}") from None
+
+
+def read_numbers(path: Path) -> IntArray:
+    """Read a text of whole numbers, one per line; `#` begins a comment.
+
+    Returns:
+        int64 (N,).
+
+    Raises:
+        FileError: The file cannot be read, or a line is not a whole number.
+    """
+    data = read_file(path)
+    # A shortcut for numbers of one digit each, as in masks: digits and ends of lines alternate.
+    codes = np.frombuffer(data.rstrip(b"\n"), np.uint8)
+    digits = codes[::2] - ord("0")
+    ends = codes[1::2]
+    has_ends = len(digits) > len(ends) and (ends == ord("\n")).all()
+    if has_ends and digits.max() < 10:
+        return digits.astype(np.int64)
+    text = read_text(path)
+    try:
+        return np.fromstring(text, np.int64, sep=" ")
+    except (ValueError, DeprecationWarning):
+        for number, line in enumerate(text.splitlines(), start=1):
+            if not _LINE.fullmatch(line):
+                problem = f"line {number:,}: found {line!r:.40}, expected a whole number"
+                raise FileError(path, problem, _HINT_NUMBERS) from None
+        raise
 
 
 def _read_list(path: Path, vertex_count: int) -> InstancePrediction:
@@ -192,45 +214,21 @@ def _read_list(path: Path, vertex_count: int) -> InstancePrediction:
         FileError: A mask cannot be read, or is not as expected.
     """
     masks: dict[Path, BoolArray] = {}
-    labels: list[int] = []
-    scores: list[float] = []
-    data = read_file(path)
-    text = data.decode("utf-8", "replace")
-    lines = text.splitlines()
-    for line_number, line in enumerate(lines, start=1):
-        problem = f"line {line_number:,}: found {line!r:.80}"
-        match = _LIST_LINE.fullmatch(line)
-        if match is None:
-            expected = "expected path, id and confidence, separated by single blanks"
-            raise ContentError(f"{problem}, {expected}")
-        name = Path(match[1])
-        is_outside = name.is_absolute() or ".." in name.parts
-        if is_outside or name in masks:
-            expected = "expected the path of another mask, inside this folder"
-            raise ContentError(f"{problem}, {expected}")
-        masks[name] = _read_mask(path.parent / name, vertex_count)
-        labels.append(int(match[2]))
-        scores.append(float(match[3]))
-    rows = np.array(list(masks.values()), np.bool_)
-    # An array of an empty list has no columns.
-    shape = (len(masks), vertex_count)
-    return InstancePrediction(
-        masks=rows.reshape(shape),
-        labels=np.array(labels, np.int64),
-        scores=np.array(scores, np.float64),
-    )
-
-
-def _read_mask(path: Path, vertex_count: int) -> BoolArray:
-    """Read a mask, bool (V,), from a file of one number per vertex.
-
-    Raises:
-        FileError: The mask cannot be read, or is not as expected.
-    """
-    # A ContentError names no file: `Predictions.read` would add the name of the list, not the mask.
-    try:
-        numbers = parse_lines(read_file(path))
-        numbers = check_integers(numbers, "mask", vertex_count)
-    except ContentError as error:
-        raise FileError(path, error.message) from None
-    return np.asarray(numbers != 0)
+    labels = []
+    scores = []
+    for line in filter(str.strip, read_text(path).splitlines()):
+        problem = f"found {line!r:.80}, expected a path, id and confidence"
+        try:
+            name, label, score = line.split()
+            # 3 or 3.0
+            labels.append(int(label.removesuffix(".0")))
+            scores.append(float(score))
+        except ValueError:
+            raise ContentError(problem) from None
+        mask_path = path.parent / name
+        if mask_path in masks:
+            raise ContentError(f"{problem} of another mask")
+        numbers = read_numbers(mask_path)
+        numbers = check_integers(numbers, f"mask {name}", vertex_count)
+        masks[mask_path] = numbers != 0
+    return InstancePrediction(list(masks.values()), labels, scores)

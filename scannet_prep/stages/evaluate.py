@@ -16,7 +16,8 @@ from typing import Any
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, UsageError
-from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
+from scannet_prep.evaluation.instance import InstanceScores
+from scannet_prep.evaluation.overlaps import InstanceTruth
 from scannet_prep.evaluation.scores import IntArray, ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.predictions.ids import IdCounts
@@ -137,7 +138,7 @@ def run(
             scene = truth_place.read(scene_id)
             prediction, ids = predictions.read(scene_id, len(scene.points))
             truth = _read_truth(scene, task, label_set)
-            id_counts.add(ids, prediction, truth if task == "semantic" else truth.labels)
+            id_counts.add(ids, prediction, scene)
             # Scores of this scene alone, for its row, which are then added to those of all.
             scores = make_scores()
             scores.add(prediction, truth)

@@ -29,7 +29,7 @@ from scannet_prep.release.scene import Split
 from scannet_prep.source.place import open_processed
 from scannet_prep.source.scenes import ProcessedScenes
 from scannet_prep.stages.selection import Selection, parse_scene_ids
-from scannet_prep.view.coloring import ViewedScene, read_train_ids, view_scene
+from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.picture import THUMBNAIL, PictureOptions, draw_scene
 from scannet_prep.view.predictions import Prediction, Truth, color_predictions
@@ -99,7 +99,7 @@ class Viewing:
         scene_id = str(scene.meta.scene_id)
         values, ids = predictions.read(scene_id, len(scene.points))
         counts = IdCounts(predictions)
-        counts.add(ids, values, read_train_ids(scene, self.label_set))
+        counts.add(ids, values, scene)
         counts.check(predictions.paths[scene_id])
         folder = predictions.folder
         names = {each.folder.name for each in self.predictions}

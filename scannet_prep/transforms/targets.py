@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from scannet_prep.evaluation.instance import NO_INSTANCES
+from scannet_prep.evaluation.overlaps import NO_INSTANCES
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.transforms.draft import Draft, Ints
 from scannet_prep.transforms.steps import Transform

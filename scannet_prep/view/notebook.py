@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.images import encode_png
 from scannet_prep.errors import UsageError
-from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
+from scannet_prep.evaluation.overlaps import InstancePrediction, check_prediction
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.view.coloring import (
     Coloring,

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
+from scannet_prep.evaluation.instance import InstanceScores
+from scannet_prep.evaluation.overlaps import InstancePrediction, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.evaluation.verdicts import Judgement, Verdict, find_top_masks, judge_instances
