@@ -68,6 +68,8 @@ def run_tasks(
         WorkerDiedError: Worker processes cannot be started.
     """
     call = pickle.dumps((make, context))
+    # Workers that are threads of this process may have loaded the same context for an earlier run.
+    _load_call.cache_clear()
     lost_tasks: list[Any] = []
     for task, outcome in _run(call, tasks, jobs, executor):
         if isinstance(outcome, WorkerDiedError):

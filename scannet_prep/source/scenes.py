@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from scannet_prep.archive.format import Archive
 
 _HINT_REMOVE = "remove the file, or process the scene again"
+_HINT_COMPARED = "name two places with processed scenes, or two raw trees"
 _HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
 
 PlaceKind: TypeAlias = Literal["raw", "processed", "archive", "frames"]
@@ -83,6 +84,14 @@ class Place(ABC):
     def splits(self) -> dict[str, str]:
         """The splits of the scenes."""
         return {scene_id: scene.split for scene_id, scene in self.scenes.items()}
+
+    def read(self, scene_id: str) -> ProcessedScene:
+        """Read a processed scene, or make it.
+
+        Raises:
+            ScanNetPrepError: A file is missing or damaged, or the place holds other scenes.
+        """
+        raise FileError(self.name, f"{scene_id} cannot be compared", _HINT_COMPARED)
 
     @abstractmethod
     def verify(self, scene_id: str) -> list[Finding]:

@@ -1,14 +1,17 @@
-"""Check a place: each scene in a worker process, and what concerns the place as a whole.
+"""Check a place, or compare it with another copy, scene by scene.
 
 open_place --> Place.verify for each scene, Place.verify_rest --> findings
-           --> the official lists                             --> findings
+           --> Place.read for each scene, here and there      --> findings, changed classes
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from scannet_prep.base.findings import Finding, sort_findings
 from scannet_prep.base.progress import Progress
@@ -18,11 +21,15 @@ from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.source.place import open_place
 from scannet_prep.source.scenes import Place
+from scannet_prep.stages.comparison import count_changes, iter_differences
 from scannet_prep.stages.selection import Selection
 
+# Starting a worker process takes as long as checking so much.
+_SMALL_BYTES = 100_000_000
+_HINT_SELECTION = "check --scenes and --splits"
 
-@dataclass(frozen=True, slots=True)
-class CheckTask:
+
+class CheckTask(NamedTuple):
     """A scene to check, or with an empty id what `Place.verify_rest` checks.
 
     Attributes:
@@ -36,16 +43,18 @@ class CheckTask:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The result of a check.
+    """The result of a check or a comparison.
 
     Attributes:
         path: The place: its path or address.
         kind: `raw`, `processed`, `frames` or `archive`.
-        scenes: Number of scenes that were checked.
+        scenes: Number of scenes that were checked, or compared.
         size_bytes: Size of their files.
         splits: For each split, how many of its official scenes are `present`, and how many there
             are (`official`).
-        damaged_scenes: The scenes with errors, sorted.
+        damaged_scenes: The scenes with errors, sorted: they are damaged, or differ in the copies.
+        classes: Numbers of vertices whose class differs in the copies, by both classes, such as
+            `wall -> floor`; most vertices first.
         findings: Errors first, then by scene and file.
     """
 
@@ -55,84 +64,116 @@ class VerifyReport:
     size_bytes: int
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
     damaged_scenes: tuple[str, ...]
+    classes: Mapping[str, int] = field(hash=False)
     findings: tuple[Finding, ...]
 
 
 def run(
     path: str | Path,
     *,
+    against: str | Path | None = None,
     selection: Selection | None = None,
-    must_be_complete: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check a place. A fault in a file becomes a finding and does not stop the check.
+    """Check a place, or compare it with another copy.
+
+    A fault in a file becomes a finding and does not stop the check. For a comparison, the scenes of
+    a raw tree are processed with the default options.
 
     Args:
         path: A raw tree, a processed folder, extracted frames, or an archive.
+        against: The other copy, to compare with it; None to check.
         selection: The scenes to check. By default all, and the files that belong to no scene.
-        must_be_complete: Whether a missing scene of the official lists is an error.
-        jobs: Number of worker processes.
+        jobs: Number of worker processes; for small places of threads.
         progress: Advanced by each scene.
 
     Raises:
-        UsageError: `must_be_complete` is combined with a selection of single scenes, or there is
-            nothing to check.
+        UsageError: There is nothing to check, or the copies cannot be compared.
         WorkerDiedError: Worker processes cannot be started.
         ScanNetPrepError: As `open_place`.
     """
     selection = selection or Selection()
     progress = progress or Progress()
-    are_single = selection.scene_ids is not None or selection.limit is not None
-    if must_be_complete and are_single:
-        raise UsageError(
-            "a selection of single scenes cannot be complete",
-            "leave out --complete, or leave out --scenes and --limit",
-        )
     place = open_place(path)
-    splits = place.splits
-    selected = selection.select(splits)
-    checked = sorted(selected)[: selection.limit]
-    tasks = [CheckTask(scene_id, place.name) for scene_id in checked]
-    if selection.has_all:
-        tasks.insert(0, CheckTask("", place.name))
+    selected = selection.select(place.splits)
+    other = None
+    messages: dict[str, str] = {}
+    if against is None:
+        absent = set[str](selection.scene_ids or ()) - selected
+        messages = dict.fromkeys(absent, "no such scene, or not in the selected splits")
+        for scene_id, failure in place.failures.items():
+            if selection.selects_id(scene_id):
+                messages[scene_id] = f"this scene failed: {failure}"
+    else:
+        other = open_place(against)
+        held_there = selection.select(other.splits)
+        for scene_id in selected ^ held_there:
+            copy = place.name if scene_id in selected else other.name
+            messages[scene_id] = f"this scene is in {copy} only"
+        selected &= held_there
+    if not selected and not messages and not selection.has_all:
+        raise UsageError(f"{place.name}: has none of the selected scenes", _HINT_SELECTION)
 
-    failed = {name for name in place.failures if selection.selects_id(name)}
-    absent = set(selection.scene_ids or ()) - selected - failed
-    counts = {}
-    for split in selection.splits or Split:
-        official = official_scenes(split)
-        missing = {name for name in official if splits.get(name) != split}
-        counts[str(split)] = {"present": len(official) - len(missing), "official": len(official)}
-        if must_be_complete:
-            absent |= missing - failed
-    findings = []
-    for scene_id in failed:
-        message = f"this scene failed: {place.failures[scene_id]}"
-        findings.append(Finding(message=message, subject=place.name, scene_id=scene_id))
-    for scene_id in absent:
-        message = "no such scene, or not in the selected splits"
-        findings.append(Finding(message=message, subject=place.name, scene_id=str(scene_id)))
-    if not tasks and not findings:
-        raise UsageError(f"{place.name}: holds no scenes of {', '.join(counts)}", "check --splits")
+    checked = sorted(selected)[: selection.limit]
+    size_bytes = sum(place.scenes[scene_id].size_bytes for scene_id in checked)
+    tasks = [CheckTask(scene_id, place.name) for scene_id in checked]
+    if other is None and selection.has_all:
+        tasks.insert(0, CheckTask("", place.name))
+    findings = [
+        Finding(message=message, subject=place.name, scene_id=scene_id)
+        for scene_id, message in messages.items()
+    ]
+    changes = Counter[str]()
+    # Reading an archive keeps a thread as busy as a process.
+    has_threads = place.kind == "archive" or size_bytes < _SMALL_BYTES
+    executor = ThreadPoolExecutor(jobs) if has_threads else None
     with progress.work("verify", len(tasks), "scenes"):
-        for _, outcome in run_tasks(_verify, tasks, place, jobs):
-            findings += [outcome] if isinstance(outcome, Finding) else outcome
+        for _, outcome in run_tasks(_check, tasks, (place, other), jobs, executor):
+            if isinstance(outcome, Finding):
+                findings.append(outcome)
+            else:
+                findings += outcome[0]
+                changes += outcome[1]
             progress.advance()
     damaged = {finding.scene_id for finding in findings if finding.is_error}
     return VerifyReport(
         path=place.name,
         kind=place.kind,
         scenes=len(checked),
-        size_bytes=sum(place.scenes[scene_id].size_bytes for scene_id in checked),
-        splits=counts,
+        size_bytes=size_bytes,
+        splits=_count_official(place, selection),
         damaged_scenes=tuple(sorted(damaged - {""})),
+        classes=dict(changes.most_common()),
         findings=sort_findings(findings),
     )
 
 
-def _verify(task: CheckTask, place: Place) -> list[Finding]:
-    """Check one scene, or the rest, in a worker."""
-    if task.scene_id:
-        return place.verify(task.scene_id)
-    return place.verify_rest()
+def _check(
+    task: CheckTask, places: tuple[Place, Place | None]
+) -> tuple[list[Finding], Counter[str]]:
+    """Check or compare one scene, or check the rest, in a worker."""
+    place, other = places
+    scene_id = task.scene_id
+    if not scene_id:
+        return place.verify_rest(), Counter()
+    if other is None:
+        return place.verify(scene_id), Counter()
+    here = place.read(scene_id)
+    there = other.read(scene_id)
+    findings = [
+        Finding(message=message, subject=task.source, scene_id=scene_id)
+        for message in iter_differences(here, there)
+    ]
+    return findings, count_changes(here, there)
+
+
+def _count_official(place: Place, selection: Selection) -> dict[str, dict[str, int]]:
+    """Count the scenes of the official lists, and those of them that a place has, by split."""
+    counts = {}
+    splits = place.splits
+    for split in selection.splits or Split:
+        official = official_scenes(split)
+        present = [name for name in official if splits.get(name) == split]
+        counts[str(split)] = {"present": len(present), "official": len(official)}
+    return counts
