@@ -48,7 +48,7 @@ _TOLERANCE = 1e-3
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, plyfile.PlyParseError)
 # Runs that use less CPU time are repeated.
 _LEAST_CPU_S = 5.0
-_MESSAGE = re.compile(r"error|warning|fail|unknown|exception|stopiteration", re.IGNORECASE)
+_MESSAGE = re.compile(r"error|warning|note:|fail|unknown|exception|stopiteration", re.IGNORECASE)
 _NUMBERS = re.compile(r"[\d.,]+")
 
 
