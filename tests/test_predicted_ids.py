@@ -12,7 +12,6 @@ from scannet_prep.errors import FileError
 from scannet_prep.evaluation.overlaps import InstancePrediction, counted_classes
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import list_numberings
-from scannet_prep.predictions.reader import Predictions
 from scannet_prep.release.label_map import builtin_label_map
 
 LABEL_SETS = [SCANNET20, SCANNET200]
@@ -58,7 +57,8 @@ def declared_numbering(label_set, is_raw):
 def check(label_set, ids, scene, task, *, is_raw=False, is_forced=False):
     """Return the problem and the hint, both empty if the ids are accepted."""
     folder = Path("predictions")
-    counts = IdCounts(Predictions(task, declared_numbering(label_set, is_raw), folder, {}))
+    predictions = SimpleNamespace(task=task, numbering=declared_numbering(label_set, is_raw))
+    counts = IdCounts(predictions)
     for part in np.array_split(np.arange(len(ids)), 2):
         prediction, vertices = None, part
         if task == "instance":
@@ -68,7 +68,8 @@ def check(label_set, ids, scene, task, *, is_raw=False, is_forced=False):
         of_part = None
         if scene is not None:
             of_part = SimpleNamespace(**{key: raw[vertices] for key, raw in vars(scene).items()})
-        counts.add(ids[part], prediction, of_part)
+        predictions.read = lambda *_, result=(prediction, ids[part]): result
+        counts.read("", len(vertices), of_part)
     try:
         problem = counts.check(folder, is_submission=scene is None, is_forced=is_forced)
     except FileError as error:

@@ -14,7 +14,7 @@ or another label set or numbering agrees far better with the ground truth.
 examples:
   scannet-prep evaluate predictions --gt data/processed
   scannet-prep evaluate predictions --label-set scannet20
-  scannet-prep evaluate predictions -o scores.csv --confusion confusion.csv
+  scannet-prep evaluate predictions -o scores.csv
   scannet-prep evaluate instances --task instance --gt data/scannet.tar.zst
   scannet-prep evaluate masks --task instance --class-agnostic
 """
@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_list, format_table
+from scannet_prep.cli.console import Console, format_table
 from scannet_prep.cli.outcome import Outcome
-from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 
 if TYPE_CHECKING:
@@ -66,12 +65,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="FILE",
         help="write the scores of each scene to a .csv file, the worst scene first",
     )
-    parser.add_argument(
-        "--confusion",
-        type=shared.file_argument(".csv"),
-        metavar="FILE",
-        help="write the confusion matrix to a .csv file",
-    )
 
 
 def add_prediction_arguments(parser: shared.CommandParser, role_of_scenes: str) -> None:
@@ -107,10 +100,6 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.stages import evaluate
 
-    if arguments.confusion and arguments.task == "instance":
-        raise UsageError(
-            "instances have no confusion matrix", "leave out --confusion, or pass --task semantic"
-        )
     report = evaluate.run(
         arguments.predictions,
         arguments.gt,
@@ -119,48 +108,35 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
         allows_missing=arguments.allow_missing,
         scores_path=arguments.output,
-        confusion_path=arguments.confusion,
         is_class_agnostic=arguments.class_agnostic,
         is_forced=arguments.force,
         progress=console,
     )
-    if report.missing:
-        count = count_of(len(report.missing), "scene")
-        names = list_some(report.missing)
-        console.warn(f"warning: skipped without a prediction: {count} ({names})")
+    skipped = {
+        "skipped without a prediction": report.missing,
+        "skipped because they are not in the ground truth": report.left_out,
+    }
+    for text, scene_ids in skipped.items():
+        if scene_ids:
+            scenes = count_of(len(scene_ids), "scene")
+            console.warn(f"warning: {text}: {scenes} ({list_some(scene_ids)})")
     if report.warning:
         console.warn(f"warning: {report.warning}")
-    return Outcome(report, _describe(report, has_all=console.is_verbose))
+    return Outcome(report, _describe(report))
 
 
-def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
-    """Yield the lines of the report.
-
-    Args:
-        report: The report.
-        has_all: Whether to show long lists, and classes without a score, completely.
-    """
+def _describe(report: EvaluationReport) -> Iterator[str]:
+    """Yield the lines of the report."""
     scores = report.scores
-    for split, counts in report.splits.items():
-        scenes = f"{counts['scenes']:,} of {counts['official']:,} scenes"
-        yield f"{report.label_set}, {split}: {scenes}, {report.task}"
+    splits = ", ".join(report.splits)
+    scenes = f"{report.scenes:,} of {report.official:,} scenes"
+    yield f"{report.label_set}, {splits}: {scenes}, {report.task}"
     yield ", ".join(f"{key} {_format(value)}" for key, value in scores.totals.items())
     yield "\n" + _format_numbers("mean over", scores.means)
 
-    # Classes without a score have None in the first column.
-    shown = {
-        name: row
-        for name, row in scores.classes.items()
-        if has_all or next(iter(row.values())) is not None
-    }
+    shown = {name: row for name, row in scores.classes.items() if None not in row.values()}
     yield "\n" + _format_numbers("class", shown)
-    hidden_count = len(scores.classes) - len(shown)
-    if hidden_count:
-        yield f"classes without a score: {hidden_count:,}; -v shows them"
-
-    yield from describe_list(
-        "predictions of scenes that are not in the ground truth", report.left_out, has_all=has_all
-    )
+    yield f"classes without a score: {len(scores.classes) - len(shown):,}"
 
 
 def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
@@ -170,12 +146,9 @@ def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
         title: Heading of the first column, which has the names of the rows.
         rows: Numbers by row and column, with the same columns in each row.
     """
-    header = [title]
-    cells = []
-    for name, row in rows.items():
-        header = [title, *(key.replace("_", " ") for key in row)]
-        cells.append([name, *map(_format, row.values())])
-    return format_table(header, cells)
+    keys = next(iter(rows.values()), {})
+    header = [title, *(key.replace("_", " ") for key in keys)]
+    return format_table(header, [[name, *map(_format, row.values())] for name, row in rows.items()])
 
 
 def _format(value: float | None) -> str:

@@ -5,8 +5,11 @@ the server accepts.
 
 PRED contains files like those for scannet-prep evaluate. Predictions in .npy
 and .npz files are converted to the raw ids that the server expects. Every test
-scene needs a prediction that fits its processed scene. Instances of wall and
-floor, and those under 100 vertices, are left out.
+scene needs a prediction that fits its processed scene. Instances of wall,
+floor and no class (other), and those under 100 vertices (small), are left out.
+
+For the data-efficient benchmark, PRED contains four folders with such files,
+one for each training configuration, and so does the .zip file.
 
 Nothing is written if the predicted ids look wrong: they are not classes of the
 label set, more vertices are unlabeled than wall, or the ids are those of
@@ -74,18 +77,12 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
 def _describe(report: SubmissionReport) -> Iterator[str]:
     """Yield the lines of the report."""
-    yield f"{report.label_set}, test: {count_of(report.scenes, 'scene')}, {report.task}"
-    sizes = [
-        format_bytes(report.size_bytes),
-        f"{format_bytes(report.unpacked_bytes)} unpacked",
-    ]
-    if report.task == "instance":
-        sizes.insert(0, count_of(report.masks, "mask"))
-    yield f"{report.path}: {', '.join(sizes)}"
+    scenes = count_of(report.scenes, "scene")
+    if report.folders:
+        scenes += f" in each of {', '.join(report.folders)}"
+    yield f"{report.label_set}, test: {scenes}, {report.task}"
+    masks = f"{count_of(report.masks, 'mask')}, " if report.masks else ""
+    unpacked = format_bytes(report.unpacked_bytes)
+    yield f"{report.path}: {masks}{format_bytes(report.size_bytes)}, {unpacked} unpacked"
     if report.left_out:
-        from scannet_prep.stages.submit import LEFT_OUT_REASONS
-
-        reasons = [
-            f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in report.left_out.items()
-        ]
-        yield f"left out: {'; '.join(reasons)}"
+        yield f"left out: {', '.join(f'{key} {count:,}' for key, count in report.left_out.items())}"

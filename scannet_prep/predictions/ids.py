@@ -19,7 +19,6 @@ import numpy as np
 
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
-from scannet_prep.evaluation.scores import IntArray
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.predictions.numberings import (
     ID_COUNT,
@@ -45,39 +44,35 @@ class IdCounts:
     """Counts of the ids in prediction files, and how well they agree with the ground truth.
 
     Args:
-        predictions: The predictions.
+        predictions: The predictions, which are read by this object.
     """
 
     def __init__(self, predictions: Predictions) -> None:
-        self._task = predictions.task
+        self._predictions = predictions
         self._declared = predictions.numbering
         # Vertices or predicted instances of each id.
         self._totals = np.zeros(ID_COUNT, np.int64)
         # The scores of vertices, if their ids are read in each numbering.
         self._readings = [
             (numbering, SemanticScores(numbering.label_set))
-            for numbering in list_numberings(self._declared.label_set, self._task)
+            for numbering in list_numberings(self._declared.label_set, predictions.task)
         ]
 
-    def add(
-        self,
-        ids: IntArray,
-        prediction: Any,  # noqa: ANN401 - by task, see `Predictions.read`
-        scene: ProcessedScene | None = None,
-    ) -> None:
-        """Count the ids of a scene.
+    def read(self, scene_id: str, vertex_count: int, scene: ProcessedScene | None = None) -> Any:  # noqa: ANN401 - by task
+        """Read the prediction of a scene, and count its ids; see `Predictions.read`.
 
         Args:
-            ids: The ids as in the file, of each vertex or predicted instance, (N,).
-            prediction: The prediction.
+            scene_id: The scene.
+            vertex_count: Number of its vertices.
             scene: The scene with its ground truth; None if there is none.
         """
+        prediction, ids = self._predictions.read(scene_id, vertex_count)
         self._totals += np.bincount(limit_ids(ids), minlength=ID_COUNT)
         if scene is None:
-            return
-        vertices = np.arange(0, len(ids), _VERTEX_STEP)
+            return prediction
+        vertices = np.arange(0, vertex_count, _VERTEX_STEP)
         numbers = vertices
-        if self._task == "instance":
+        if self._predictions.task == "instance":
             numbers, steps = np.nonzero(prediction.masks[:, ::_VERTEX_STEP])
             vertices = steps * _VERTEX_STEP
         for numbering, scores in self._readings:
@@ -85,6 +80,7 @@ class IdCounts:
             raw_ids = getattr(scene, label_set.raw_ids_key)[vertices]
             truth = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
             scores.add(numbering.find_classes(ids[numbers]), truth)
+        return prediction
 
     def check(self, place: Path, *, is_submission: bool = False, is_forced: bool = False) -> str:
         """Check the ids of all predictions after the files have been read.
@@ -139,9 +135,9 @@ class IdCounts:
         walls = totals[ids[label_set["wall"].train_id]]
         floors = totals[ids[label_set["floor"].train_id]]
         unlabeled = totals[list(UNLABELED_IDS - declared.train_ids.keys())].sum()
-        if self._task == "semantic" and unlabeled >= walls:
+        if self._predictions.task == "semantic" and unlabeled >= walls:
             problems.append(f"{unlabeled:,} vertices are unlabeled, but only {walls:,} are wall")
-        if self._task == "instance" and walls + floors:
+        if self._predictions.task == "instance" and walls + floors:
             problems.append(f"{walls + floors:,} of {totals.sum():,} instances are wall or floor")
         numberings = [declared, *(numbering for numbering, _ in self._readings)]
         best = min(numberings, key=lambda each: len(each.train_ids.keys() ^ found))

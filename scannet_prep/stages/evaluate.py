@@ -1,15 +1,14 @@
 """Evaluate predictions against processed scenes.
 
-    predictions, scenes --score each scene--> IdCounts.check --> tables
+    predictions, scenes --score each scene--> IdCounts.check --> table
 
-Files are written only after all predictions have been read and their ids have been checked.
+The table is written only after all predictions have been read and their ids have been checked.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.evaluation.instance import InstanceScores
 from scannet_prep.evaluation.overlaps import InstanceTruth
-from scannet_prep.evaluation.scores import IntArray, ScoreTable
+from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
@@ -31,13 +30,8 @@ from scannet_prep.release.splits import official_scenes
 from scannet_prep.source.place import open_processed
 from scannet_prep.stages.selection import Selection
 
-# By task: the mean over all classes by which scenes are sorted, and the score of each class, in the
-# table of scenes.
+# By task: the mean over all classes by which scenes are sorted in the table.
 _SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
-_CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
-# This mean is not in the table of scenes: absent classes count 0 in it, and every scene lacks most
-# classes.
-_MEAN_FOR_ALL_SCENES_ONLY = "over_all"
 _HINT_SPLITS = "choose other splits, or process their scenes: scannet-prep process"
 _HINT_MISSING = "predict these scenes, or add --allow-missing to skip them"
 _HINT_UNSCORED = (
@@ -54,8 +48,9 @@ class EvaluationReport:
     Attributes:
         task: `semantic` or `instance`.
         label_set: Name of the label set.
-        splits: By split, the number of evaluated scenes (`scenes`) and of the scenes in the release
-            (`official`).
+        splits: Names of the splits.
+        scenes: Number of evaluated scenes.
+        official: Number of scenes that the release has in these splits.
         missing: Scenes without a prediction.
         left_out: Scenes with a prediction that are not in the ground truth.
         scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
@@ -64,7 +59,9 @@ class EvaluationReport:
 
     task: Task
     label_set: str
-    splits: Mapping[str, Mapping[str, int]] = field(hash=False)
+    splits: tuple[str, ...]
+    scenes: int
+    official: int
     missing: tuple[str, ...]
     left_out: tuple[str, ...]
     scores: ScoreTable
@@ -80,7 +77,6 @@ def run(
     splits: Sequence[Split] = (Split.VAL,),
     allows_missing: bool = False,
     scores_path: Path | None = None,
-    confusion_path: Path | None = None,
     is_class_agnostic: bool = False,
     is_forced: bool = False,
     progress: Progress | None = None,
@@ -95,10 +91,8 @@ def run(
             were processed with.
         splits: Splits of the processed scenes.
         allows_missing: Skip scenes without a prediction instead of raising an error.
-        scores_path: CSV file for a table of the scenes, the worst scene first, with totals, means
-            over all classes, and IoU or AP by class. None to write none.
-        confusion_path: CSV file for the confusion matrix of semantic predictions. None to write
-            none.
+        scores_path: CSV file for a table of the scenes, the worst scene first, with totals and
+            means over all classes. None to write none.
         is_class_agnostic: Score masks alone, whatever their ids; see `InstanceScores`.
         is_forced: Accept ids that look wrong; see `IdCounts.check`.
         progress: Progress display, advanced by each scene.
@@ -109,16 +103,15 @@ def run(
         MissingFileError: Predictions are missing.
         FileError: A prediction or a scene of the ground truth cannot be read or is invalid, the
             predicted ids look wrong, or nothing can be scored. Nothing is written.
-        OutputError: A file cannot be written.
+        OutputError: The table cannot be written.
     """
     if is_class_agnostic and task == "semantic":
         raise UsageError("only instances are scored without classes", "pass --task instance")
     progress = progress or Progress()
     truth_place = open_processed(place)
     label_set = parse_label_set(label_set or truth_place.options.label_set)
-    selection = Selection(splits=tuple(splits))
-    all_splits = {scene_id: scene.split for scene_id, scene in truth_place.scenes.items()}
-    selection.check_found(truth_place.name, all_splits, _HINT_SPLITS)
+    all_splits = truth_place.splits
+    Selection(tuple(splits)).check_found(truth_place.name, all_splits, _HINT_SPLITS)
     scene_splits = {name: split for name, split in all_splits.items() if split in splits}
     predictions = find_predictions(folder, task, label_set, scene_splits)
     scene_ids = [scene_id for scene_id in scene_splits if scene_id in predictions.paths]
@@ -136,49 +129,40 @@ def run(
     with progress.work("evaluate", len(scene_ids), "scenes"):
         for scene_id in scene_ids:
             scene = truth_place.read(scene_id)
-            prediction, ids = predictions.read(scene_id, len(scene.points))
-            truth = _read_truth(scene, task, label_set)
-            id_counts.add(ids, prediction, scene)
+            prediction = id_counts.read(scene_id, len(scene.points), scene)
             # Scores of this scene alone, for its row, which are then added to those of all.
             scores = make_scores()
-            scores.add(prediction, truth)
+            scores.add(prediction, _read_truth(scene, task, label_set))
             total.merge(scores)
-            rows.append(_make_row(task, scene_id, scene_splits[scene_id], scores.result()))
+            result = scores.result()
+            rows.append({"scene": scene_id, **result.totals, **result.means["all"]})
             progress.advance()
 
-    warning = "" if is_class_agnostic else id_counts.check(folder, is_forced=is_forced)
+    warning = ""
+    if not is_class_agnostic:
+        warning = id_counts.check(folder, is_forced=is_forced)
     result = total.result()
-    _check_is_scored(folder, result)
+    totals = result.totals
+    if task == "semantic":
+        scored = totals["vertices"] != totals["missed"]
+    else:
+        scored = totals["instances"] and totals["predictions"]
+    if not scored:
+        counts = ", ".join(f"{name}: {count}" for name, count in totals.items())
+        raise FileError(folder, f"nothing can be scored ({counts})", _HINT_UNSCORED)
     if scores_path is not None:
         _write_scene_scores(scores_path, rows, _SCENE_SCORES[task])
-    if confusion_path is not None:
-        _write_confusion(confusion_path, total.confusion, label_set)
-    split_counts = Counter(scene_splits[scene_id] for scene_id in scene_ids)
     return EvaluationReport(
         task=task,
         label_set=label_set.name,
-        splits={
-            split: {"scenes": count, "official": len(official_scenes(Split(split)))}
-            for split, count in split_counts.items()
-        },
+        splits=tuple(splits),
+        scenes=len(scene_ids),
+        official=sum(len(official_scenes(split)) for split in splits),
         missing=tuple(sorted(scene_splits.keys() - predictions.paths.keys())),
         left_out=tuple(sorted(predictions.paths.keys() - scene_splits.keys())),
         scores=result,
         warning=warning,
     )
-
-
-def _check_is_scored(folder: Path, scores: ScoreTable) -> None:
-    """Refuse to give a score if nothing could be scored.
-
-    Raises:
-        FileError: The ground truth has nothing to score, or no prediction counts.
-    """
-    totals = scores.totals
-    total = next(iter(totals.values()))
-    if not total or totals.get("predictions") == 0 or totals.get("missed") == total:
-        counts = ", ".join(f"{name}: {count}" for name, count in totals.items())
-        raise FileError(folder, f"nothing can be scored ({counts})", _HINT_UNSCORED)
 
 
 def _read_truth(scene: ProcessedScene, task: Task, label_set: LabelSet) -> Any:  # noqa: ANN401 - by task
@@ -194,29 +178,10 @@ def _read_truth(scene: ProcessedScene, task: Task, label_set: LabelSet) -> Any: 
     return InstanceTruth(labels=classes, instances=scene.instances)
 
 
-def _make_row(task: Task, scene_id: str, split: str, table: ScoreTable) -> dict[str, Any]:
-    """Make the row of a scene: totals, means over all classes, and the score of each class."""
-    row: dict[str, Any] = {"scene": scene_id, "split": split, **table.totals, **table.means["all"]}
-    row.pop(_MEAN_FOR_ALL_SCENES_ONLY, None)
-    for class_name, numbers in table.classes.items():
-        row[class_name] = numbers[_CLASS_SCORES[task]]
-    return row
-
-
 def _write_scene_scores(path: Path, rows: list[dict[str, Any]], score: str) -> None:
-    """Write a CSV table with a row per scene, the lowest score first, without empty columns."""
+    """Write a CSV table with a row per scene, the lowest score first."""
     import pandas as pd
 
     # Scenes without a score have NaN, and come last.
-    table = pd.DataFrame(rows).sort_values(score, kind="stable", na_position="last")
-    table = table.dropna(axis="columns", how="all")
+    table = pd.DataFrame(rows).sort_values(score, kind="stable")
     write_atomically(path, [table.to_csv(index=False).encode()])
-
-
-def _write_confusion(path: Path, confusion: IntArray, label_set: LabelSet) -> None:
-    """Write a CSV table of a confusion matrix, with a row per class of the ground truth."""
-    import pandas as pd
-
-    names = list(label_set.names)
-    matrix = pd.DataFrame(confusion, index=names, columns=[*names, "(none)"])
-    write_atomically(path, [matrix.to_csv(index_label="ground truth").encode()])

@@ -18,23 +18,20 @@ from scannet_prep.evaluation.overlaps import MIN_VERTICES, InstancePrediction, c
 from scannet_prep.export.format import encode_lines
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
-from scannet_prep.predictions.reader import find_predictions
+from scannet_prep.predictions.reader import Predictions, find_predictions
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.source.place import open_processed
 from scannet_prep.stages.selection import Selection
 
-LEFT_OUT_REASONS = {
-    "unlabeled": "vertices without a class",
-    "other": "wall, floor, or none of the classes",
-    "small": f"under {MIN_VERTICES} vertices",
-    "score": "below --min-score",
-}
+# Training configurations of the data-efficient benchmark, which are submitted together.
+_PART_COUNT = 4
 _HINT_SCENES = "a submission needs all test scenes: process them with scannet-prep process"
-_HINT_MISSING = "predict these scenes, too: the server accepts only complete submissions"
-# A constant time, so that the same predictions give the same bytes.
-_FILE_TIME = (1980, 1, 1, 0, 0, 0)
+_HINT_MISSING = (
+    "the server accepts only predictions of all test scenes: in this folder, or, for the "
+    "data-efficient benchmark, in each of four folders in it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,9 @@ class SubmissionReport:
         path: The zip file.
         task: `semantic` or `instance`.
         label_set: Name of the label set.
-        scenes: Number of scenes in the zip file.
+        folders: Folders in the zip file, one for each training configuration of the data-efficient
+            benchmark; empty for the other benchmarks.
+        scenes: Number of scenes, in the zip file or in each of its folders.
         masks: Number of predicted instances in the zip file.
         size_bytes: Size of the zip file.
         unpacked_bytes: Size of all files in the zip file.
@@ -58,6 +57,7 @@ class SubmissionReport:
     path: Path
     task: Task
     label_set: str
+    folders: tuple[str, ...]
     scenes: int
     masks: int
     size_bytes: int
@@ -79,8 +79,10 @@ def run(
 ) -> SubmissionReport:
     """Write the zip file, with the files of the scenes at its root and masks in `pred_mask/`.
 
+    For the data-efficient benchmark, it has a folder with these files for each of the four folders.
+
     Args:
-        folder: Folder of the predictions.
+        folder: Folder of the predictions, or of four folders of predictions.
         place: A processed folder, or an archive of it, with the test scenes.
         path: The zip file.
         task: `semantic` or `instance`.
@@ -101,52 +103,72 @@ def run(
     scenes = open_processed(place)
     label_set = parse_label_set(label_set or scenes.options.label_set)
     scene_ids = official_scenes(Split.TEST)
-    splits = {scene_id: scene.split for scene_id, scene in scenes.scenes.items()}
-    Selection((Split.TEST,), scene_ids).check_found(scenes.name, splits, _HINT_SCENES)
-    predictions = find_predictions(folder, task, label_set, scene_ids)
-    predictions.check_scenes(scene_ids, _HINT_MISSING)
+    Selection((Split.TEST,), scene_ids).check_found(scenes.name, scenes.splits, _HINT_SCENES)
+    parts = _find_parts(folder, task, label_set)
 
     buffer = io.BytesIO()
     left_out: Counter[str] = Counter()
-    id_counts = IdCounts(predictions)
-    with progress.work("submit", len(scene_ids), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
-        for scene_id in sorted(scene_ids):
-            vertex_count = scenes.scenes[scene_id].vertex_count
-            prediction, ids = predictions.read(scene_id, vertex_count)
-            id_counts.add(ids, prediction)
-            if task == "semantic":
-                # The last entry is for -1.
-                raw_ids = np.array([*label_set.ids, 0])
-                files = {f"{scene_id}.txt": encode_lines(raw_ids[prediction])}
-                left_out["unlabeled"] += int(np.count_nonzero(prediction < 0))
-            else:
-                files = _encode_instances(prediction, scene_id, label_set, min_score, left_out)
-            for name, data in files.items():
-                info = zipfile.ZipInfo(name, _FILE_TIME)
-                info.compress_type = zipfile.ZIP_DEFLATED
-                info.external_attr = 0o644 << 16
-                archive.writestr(info, data)
-            progress.advance()
+    warnings = []
+    file_count = len(parts) * len(scene_ids)
+    with progress.work("submit", file_count, "scenes"), zipfile.ZipFile(buffer, "w") as archive:
+        for name, predictions in parts.items():
+            id_counts = IdCounts(predictions)
+            for scene_id in sorted(scene_ids):
+                vertex_count = scenes.scenes[scene_id].vertex_count
+                prediction = id_counts.read(scene_id, vertex_count)
+                if task == "semantic":
+                    # The last entry is for -1.
+                    raw_ids = np.array([*label_set.ids, 0])
+                    files = {f"{scene_id}.txt": encode_lines(raw_ids[prediction])}
+                    left_out["unlabeled"] += int(np.count_nonzero(prediction < 0))
+                else:
+                    files = _encode_instances(prediction, scene_id, label_set, min_score, left_out)
+                for file_name, data in files.items():
+                    archive.writestr(name + file_name, data, zipfile.ZIP_DEFLATED)
+                progress.advance()
+            folder = predictions.folder
+            warnings.append(id_counts.check(folder, is_submission=True, is_forced=is_forced))
     # Each scene has one file with its labels or its list of masks; all other files are masks.
-    mask_count = len(archive.filelist) - len(scene_ids)
+    mask_count = len(archive.filelist) - file_count
 
-    warning = id_counts.check(folder, is_submission=True, is_forced=is_forced)
+    left_out = +left_out
     if task == "instance" and not mask_count:
-        reasons = [f"{LEFT_OUT_REASONS[name]}: {count:,}" for name, count in left_out.items()]
-        problem = f"the zip file would have no mask (left out: {'; '.join(reasons) or 'none'})"
+        problem = f"the zip file would have no mask (left out: {dict(left_out)})"
         raise FileError(folder, problem, "labels are train ids from 0 in .npz, raw ids in .txt")
-    write_atomically(path, [buffer.getbuffer()])
+    content = buffer.getbuffer()
+    write_atomically(path, [content])
     return SubmissionReport(
         path=path,
         task=task,
         label_set=label_set.name,
+        folders=tuple(name for name in parts if name),
         scenes=len(scene_ids),
         masks=mask_count,
-        size_bytes=len(buffer.getbuffer()),
+        size_bytes=len(content),
         unpacked_bytes=sum(info.file_size for info in archive.filelist),
-        left_out=dict(+left_out),  # without those that are 0
-        warning=warning,
+        left_out=left_out,
+        warning="; ".join(filter(None, warnings)),
     )
+
+
+def _find_parts(folder: Path, task: Task, label_set: LabelSet) -> dict[str, Predictions]:
+    """Find the predictions of all test scenes, by their folder in the zip file, such as `20/`.
+
+    Raises:
+        MissingFileError: Predictions are missing.
+    """
+    scene_ids = official_scenes(Split.TEST)
+    parts = {"": find_predictions(folder, task, label_set, scene_ids)}
+    if not parts[""].paths:
+        folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+        found = {
+            f"{path.name}/": find_predictions(path, task, label_set, scene_ids) for path in folders
+        }
+        if len(found) == _PART_COUNT:
+            parts = found
+    for predictions in parts.values():
+        predictions.check_scenes(scene_ids, _HINT_MISSING)
+    return parts
 
 
 def _encode_instances(
@@ -156,14 +178,14 @@ def _encode_instances(
     min_score: float | None,
     left_out: Counter[str],
 ) -> dict[str, bytes]:
-    """Encode the predicted instances of a scene, except those for one of `LEFT_OUT_REASONS`.
+    """Encode the predicted instances of a scene, except those that the server does not count.
 
     Args:
         prediction: Arrays, as from `Predictions.read`.
         scene_id: The scene.
         label_set: Label set of the prediction.
         min_score: Smallest confidence; None to keep all instances.
-        left_out: Incremented for each omitted instance, by reason.
+        left_out: Incremented for each omitted instance, by reason; see `SubmissionReport`.
 
     Returns:
         The content of each file by its name: first the masks, in the order of the prediction, then

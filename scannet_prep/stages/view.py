@@ -97,9 +97,8 @@ class Viewing:
                 ground truth are compared with it.
         """
         scene_id = str(scene.meta.scene_id)
-        values, ids = predictions.read(scene_id, len(scene.points))
         counts = IdCounts(predictions)
-        counts.add(ids, values, scene)
+        values = counts.read(scene_id, len(scene.points), scene)
         counts.check(predictions.paths[scene_id])
         folder = predictions.folder
         names = {each.folder.name for each in self.predictions}
