@@ -1,6 +1,5 @@
 """Exports: every file and value that a program reads, computed with loops over the raw scenes."""
 
-import io
 import pickle
 import pickletools
 from itertools import product
@@ -15,9 +14,8 @@ from plyfile import PlyData
 
 from scannet_prep import SCANNET20, SCANNET200, Split, read_processed
 from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.export import find_format
-from scannet_prep.export.detection import choose_vertices
-from scannet_prep.export.format import ExportSettings
+from scannet_prep.export import detection, find_function
+from scannet_prep.export.arrays import encode_file, in_frame
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
 
@@ -352,13 +350,14 @@ def test_export_has_exactly_the_files_that_the_program_reads(
         assert (tmp_path / f"train/{VAL}.npz").read_bytes() == content
 
 
-def encode(name, scene, folder, **settings):
+def export(name, scene, folder, *, is_aligned=False):
     """Write the files of a scene, and return its record."""
-    files, record = find_format(name).encode(scene, ExportSettings(**settings))
-    for file, chunks in files.items():
+    scene = in_frame(scene, is_aligned=is_aligned)
+    files, record = find_function("export", name)(scene, SCANNET20)
+    for file, content in files.items():
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(chunks))
+        path.write_bytes(b"".join(encode_file(file, content)))
     return record
 
 
@@ -368,17 +367,20 @@ def test_user_chooses_the_frame(root, tmp_path):
     points = np.load(tmp_path / f"val/{VAL}/coord.npy")
     assert np.array_equal(points, TRUTHS[VAL].points("aligned"))
     scene = read_processed(root / f"aligned/train/{TRAIN}.npz")
-    record = encode("mmdet3d", scene, tmp_path, is_aligned=True)
+    record = export("mmdet3d", scene, tmp_path, is_aligned=True)
     assert record["axis_align_matrix"] == np.eye(4).tolist()
 
 
-def test_drawn_points_are_the_same_in_all_arrays_and_for_ever_and_boxes_are_of_all(root, tmp_path):
+def test_drawn_points_are_the_same_in_all_arrays_and_for_ever_and_boxes_are_of_all(
+    root, tmp_path, monkeypatch
+):
     scene = read_processed(root / f"scan/train/{TRAIN}.npz")
-    assert choose_vertices(scene, 8).tolist() == [323, 356, 358, 379, 461, 510, 532, 655]
-    chosen = choose_vertices(scene, 200)
+    assert detection.choose_vertices(scene, 8).tolist() == [323, 356, 358, 379, 461, 510, 532, 655]
+    chosen = detection.choose_vertices(scene, 200)
     assert len(chosen) == 200
-    encode("scanrefer", scene, tmp_path / "all", points=None)
-    encode("scanrefer", scene, tmp_path / "few", points=200)
+    export("scanrefer", scene, tmp_path / "all")
+    monkeypatch.setattr(detection, "_MAX_POINTS", 200)
+    export("scanrefer", scene, tmp_path / "few")
     for path in (tmp_path / "few").iterdir():
         whole = np.load(tmp_path / "all" / path.name)
         expected = whole if "bbox" in path.name else whole[chosen]
@@ -389,7 +391,7 @@ def export_tiny(folder, files, **options):
     """Export the tiny scene, and return a reader of its files."""
     scene = tiny.process_tiny(folder / "raw", files, **options)
     for name in ("scanrefer", "pointcept", "benchmark-gt", "mask3d", "mmdet3d"):
-        encode(name, scene, folder)
+        export(name, scene, folder)
 
     def read(name):
         path = folder / name.format("scene0000_00")
@@ -463,25 +465,16 @@ def test_lists_of_single_values():
     # Scenes of 0.83 and 2.17 of 3 samples.
     record = {"vertices": 8000, "counts": [1] * 20, "boxes": [], "axis_align_matrix": None}
     records = {Split.TRAIN: {TRAIN_2: record, TRAIN: record | {"vertices": 21_000}}}
-    files = find_format("mmdet3d").share(records, ExportSettings())
-    assert np.load(io.BytesIO(files["seg_info/train_resampled_scene_idxs.npy"])).tolist() == [
-        0,
-        1,
-        1,
-    ]
+    files = find_function("share", "mmdet3d")(records, SCANNET20)
+    assert files["seg_info/train_resampled_scene_idxs.npy"].tolist() == [0, 1, 1]
 
-    # Python writes this number as 1e-05, which is a text in YAML 1.1. Without train scenes, the
-    # moments are those of the train split of the release.
-    record = {"file_len": 6, "scene_type": None, "color_mean": [1e-05] * 3, "color_std": [0.5] * 3}
+    # Without train scenes, the moments are those of the train split of the release.
+    records = {Split.TRAIN: {}, Split.VAL: {VAL: {"filepath": "a"}}, Split.TEST: {}}
+    files = find_function("share", "mask3d")(records, SCANNET20)
     released = [0.47793125906962, 0.4303257521323044, 0.3749598901421883]
-    for split, means in ((Split.TRAIN, [1e-05] * 3), (Split.VAL, released)):
-        files = find_format("mask3d").share({split: {TRAIN: record}}, ExportSettings())
-        (entry,) = yaml.safe_load(files["train_validation_database.yaml"])
-        assert entry.items() >= record.items()
-        assert yaml.safe_load(files["color_mean_std.yaml"])["mean"] == means
+    assert yaml.safe_load(files["color_mean_std.yaml"])["mean"] == released
 
 
-NO_SEGMENTS = {"_vh_clean_2.0.010000.segs.json": None, ".aggregation.json": None}
 MANY = tiny.aggregation_file([tiny.group(2000 + i, [0, i], "floor") for i in range(1000)])
 HIGH = tiny.aggregation_file([tiny.group(999, [0], "floor")])
 
@@ -491,7 +484,6 @@ HIGH = tiny.aggregation_file([tiny.group(999, [0], "floor")])
     [
         ("benchmark-gt", {".aggregation.json": MANY}, "1,000 labeled .* can distinguish 999"),
         ("mask3d", {".aggregation.json": HIGH}, "scene0000_00 has a group 999, .* 0 to 998"),
-        ("mask3d", NO_SEGMENTS, "scene0000_00 has no segments"),
         ("scanrefer", {".txt": None}, "scene0000_00 has no axis alignment"),
     ],
 )
@@ -499,4 +491,4 @@ def test_scene_that_a_format_cannot_represent_is_refused(tmp_path, name, files, 
     scene = tiny.process_tiny(tmp_path, PLY_LABELS | files, labels_from="ply")
 
     with pytest.raises(ScanNetPrepError, match=message):
-        find_format(name).encode(scene, ExportSettings())
+        export(name, scene, tmp_path)

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from commands import TEST, TRAIN, VAL, digests, patch, run_main
+from commands import TEST, TRAIN, VAL, digests, patch, raw_file, run_main
 
 from scannet_prep.synthetic import write_release
 
@@ -51,10 +51,11 @@ def test_later_runs_make_what_is_missing_changed_or_processed_again(raw_dir, out
     assert export(out_dir, made.parent / "new", "pointcept").status == 0
     assert digests(made) == digests(made.parent / "new")
 
-    # A forced run keeps a scene that it cannot make.
+    # A scene that a forced run cannot make has to be made again.
     patch(path, 5000, b"walls")
     assert run("--force").json["made"] == [TRAIN, TEST]
-    assert run().json["kept"] == ALL
+    path.write_bytes(processed)
+    assert run().json["made"] == [VAL]
     path = made / f"train/{TRAIN}/coord.npy"
     path.unlink()
     path.mkdir()
@@ -72,17 +73,25 @@ def test_scenes_of_several_runs_make_the_export_of_one(out_dir, tmp_path):
 
 
 REFUSALS = [
-    ("export processed -o made --format ply", 2, "other options (format: pointcept"),
-    ("export processed -o made --format pointcept --aligned", 2, "(is_aligned: False -> True)"),
-    ("export faces -o made --format pointcept", 2, "with other options (processed_with: "),
+    ("export processed -o made --format ply", 2, "holds an export with other options (format: poi"),
+    (
+        "export processed -o made --format pointcept --aligned",
+        2,
+        "run has format: pointcept, ",
+    ),
+    ("export faces -o made --format pointcept", 2, "processed with: --no-scannet200"),
     ("export processed -o mine --format ply", 2, "holds thesis.tex, and was not made by"),
-    ("export processed -o damaged --format pointcept", 1, "is damaged, or not of an export"),
+    ("export processed -o damaged --format pointcept", 1, "is damaged, or not a file of this"),
     ("export made -o new --format ply", 1, "holds neither raw nor processed scenes"),
     ("export processed -o new --format votenet --splits test", 2, "test scenes have no annotation"),
     ("export processed -o new --format mask3d --splits test", 2, "has no segments of test scenes"),
     ("export processed -o new --format ply --scenes scene0009_00", 2, "has no scene scene0009_00"),
-    ("export processed --format pointcept --label-set scannet200", 2, "no choice of --label-set"),
-    ("export processed --format octformer --points 5", 2, "octformer has no choice of --points"),
+    ("export processed --format pointcept --label-set scannet200", 2, "no choice of a label set"),
+    (
+        "export processed --format benchmark-gt --aligned",
+        2,
+        "gt has no choice of a frame",
+    ),
     # Other commands do not take an export.
     ("info made", 1, "holds neither raw nor processed scenes"),
     ("pack made -o b.tar.zst", 1, "holds neither raw nor processed scenes"),
@@ -101,7 +110,7 @@ def test_what_export_cannot_do_and_other_commands_to_an_export_are_refused(
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("1\n")
     shutil.copytree(made, tmp_path / "damaged")
-    (tmp_path / "damaged/export.json").write_text('{"settings": 3}')
+    (tmp_path / "damaged/export.json").write_text('{"options": 3}')
     before = digests(tmp_path)
 
     for words, status, message in REFUSALS:
@@ -111,8 +120,22 @@ def test_what_export_cannot_do_and_other_commands_to_an_export_are_refused(
     assert digests(tmp_path) == before
     assert not (tmp_path / "new").exists()
 
-    # The processed scenes may lie in the folder of the export.
-    shutil.copytree(out_dir, tmp_path / "around/processed")
-    around = ("around/processed", "-o", "around", "--format", "benchmark-gt")
-    stderr = run_main("export", *around, cwd=tmp_path).stderr
-    assert "left out: test scenes have no annotation" in stderr
+    words = ("export", "processed", "-o", "gt", "--format", "benchmark-gt")
+    stderr = run_main(*words, cwd=tmp_path).stderr
+    assert "note: left out: test scenes have no annotation" in stderr
+
+
+def test_scenes_that_lack_what_a_format_needs_are_named(raw_dir, out_dir, tmp_path):
+    for suffix in ("_vh_clean_2.0.010000.segs.json", ".aggregation.json"):
+        raw_file(raw_dir, suffix).unlink()
+    raw_file(raw_dir, "_vh_clean_2.ply", VAL).write_text("ply")
+    process = run_main("process", raw_dir, "-o", tmp_path / "ply", "--labels-from", "ply")
+    assert process.status == 3
+
+    outcome = export(tmp_path / "ply", tmp_path / "out", "mask3d")
+
+    (failure,) = outcome.json["failures"]
+    assert f"{TRAIN} has no segments" in failure["message"]
+    notes = [note["message"] for note in outcome.json["notes"]]
+    assert notes[0] == f"left out, because they failed in processing: {VAL}"
+    assert "--compute-segments" in notes[1]

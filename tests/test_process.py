@@ -62,7 +62,7 @@ def test_new_folder_has_scenes_manifest_and_terms_and_force_makes_them_again(raw
     assert digests(out_dir) == files
     assert all(path.stat().st_mtime_ns > time for path, time in times.items())
     assert "Terms of Use" in (out_dir / "TERMS.txt").read_text()
-    assert '"complete": true' in (out_dir / "manifest.json").read_text()
+    assert '"complete":true' in (out_dir / "manifest.json").read_text()
 
 
 def test_scene_is_made_again_if_its_file_or_a_raw_file_changes(raw_dir, aligned_dir):
@@ -378,10 +378,10 @@ def test_open_dataset_refuses_scenes_of_other_options(raw_dir, out_dir, aligned_
         ('"nyu40_counts":{"0":', '"nyu40_counts":{"0":1'),
         ('"scannet_counts":{"0":', '"scannet_counts":{"0":1'),
         ('"crc32":"', '"crc32":"-'),
-        ('"scene0000_00": ', '"../scene0000_00": '),
-        ('"failures": {', '"failures": {"scene0001_00": {"error": []}'),
-        ('"format_version": 2', '"format_version": 3'),
-        ('"format": "scannet_prep processed folder"', '"format": "other"'),
+        ('"scene0000_00":', '"../scene0000_00":'),
+        ('"failures":{', '"failures":{"scene0001_00":{"error":[]}'),
+        ('"format_version":2', '"format_version":3'),
+        ('"format":"scannet_prep processed folder"', '"format":"other"'),
     ],
 )
 def test_manifest_with_a_wrong_value_is_damaged(out_dir, raw_dir, old, new):

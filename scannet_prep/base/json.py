@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from scannet_prep.errors import ContentError
+from scannet_prep.errors import ContentError, FileError
 
 Value = TypeVar("Value")
 
@@ -41,6 +41,27 @@ def parse_json(data: bytes | bytearray | memoryview, decoder: msgspec.json.Decod
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ContentError(str(error)) from None
+
+
+def parse_record(
+    data: bytes, path: Path | str, decoder: msgspec.json.Decoder[Value], hint: str
+) -> Value:
+    """Parse a JSON file of this program.
+
+    Args:
+        data: The content of the file.
+        path: Its name, for messages; a text if it is in an archive.
+        decoder: The decoder of its type.
+        hint: What to do if it is damaged.
+
+    Raises:
+        FileError: It is damaged, or was written by another program or version.
+    """
+    try:
+        return parse_json(data, decoder)
+    except ContentError as error:
+        problem = f"is damaged, or not a file of this version: {error}"
+        raise FileError(path, problem, hint) from None
 
 
 def encode_json(value: object) -> bytes:

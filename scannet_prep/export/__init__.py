@@ -1,76 +1,98 @@
-"""Export formats, one function for each program; foreign names occur only there."""
+"""Export formats, two functions for each program; foreign names occur only there.
+
+processed scene       --in_frame, export_<format>--> files, record
+records of all scenes --share_<format>--> lists
+"""
 
 from __future__ import annotations
 
-import os
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from scannet_prep.errors import UsageError
-
-if TYPE_CHECKING:
-    from scannet_prep.export.format import Format
+from typing import Any, Literal
 
 EXPORT_NAME = "export.json"
 
-# Module and one-line summary of each format, by its name for `--format`. They are listed here so
-# that a help text can be made without importing NumPy.
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The layout that another program reads.
+
+    Attributes:
+        module: The module of its functions. `export_<format>` makes the files of one scene;
+            `share_<format>`, if there is one, makes the files that concern all scenes.
+        summary: The program and the files, for people.
+        choices: What a user can choose: the label set, if the format has only one; the frame.
+        aligned_with: The label sets with which the program aligns points; None if it takes any
+            frame.
+        needs: What test scenes have not, or only if it was computed.
+    """
+
+    module: str
+    summary: str
+    choices: tuple[str, ...] = ()
+    aligned_with: tuple[str, ...] | None = None
+    needs: Literal["", "annotation", "segments"] = ""
+
+
+_BOTH = ("label set", "frame")
+# Modules are named here so that a help text can be made without importing NumPy.
 FORMATS = {
-    "octformer": (
+    "octformer": Format(
         "octformer",
         "OctFormer: train/*.npz and *.txt, test/*.npz, lists of files",
+        choices=_BOTH,
+        aligned_with=("ScanNet200",),
     ),
-    "pointcept": (
+    "pointcept": Format(
         "pointcept",
         "Pointcept: train/<scene>/coord.npy and so on, both label sets",
+        choices=("frame",),
+        aligned_with=(),
     ),
-    "mask3d": (
+    "mask3d": Format(
         "mask3d",
         "Mask3D: train/0000_00.npy and so on, databases, instance_gt/",
+        choices=_BOTH,
+        aligned_with=(),
+        needs="segments",
     ),
-    "mmdet3d": (
+    "mmdet3d": Format(
         "mmdet3d",
         "mmdetection3d: points/, masks, infos, seg_info/",
+        choices=("frame",),
+        aligned_with=(),
     ),
-    "oneformer3d": (
+    "oneformer3d": Format(
         "mmdet3d",
         "OneFormer3D: as mmdet3d, with super_points/",
+        choices=_BOTH,
+        aligned_with=(),
+        needs="segments",
     ),
-    "votenet": (
+    "votenet": Format(
         "detection",
         "VoteNet: <scene>_vert.npy and others, boxes of 18 classes, train and val",
+        needs="annotation",
     ),
-    "scanrefer": (
+    "scanrefer": Format(
         "detection",
         "ScanRefer, Scan2Cap and others: normals, boxes of 37 classes",
     ),
-    "benchmark-gt": (
+    "benchmark-gt": Format(
         "benchmark_gt",
         "ground truth for the official evaluators: semantic/, instance/",
+        choices=("label set",),
+        needs="annotation",
     ),
-    "ply": (
+    "ply": Format(
         "ply",
         "meshes or points for MeshLab, with raw ids",
+        choices=_BOTH,
     ),
 }
 
 
-def find_format(name: str) -> Format:
-    """Find a format by its name.
-
-    Raises:
-        UsageError: No format has that name.
-    """
-    if name not in FORMATS:
-        raise UsageError(f"{name!r} is not a format", f"there are: {', '.join(FORMATS)}")
-    module_name, _ = FORMATS[name]
-    module = import_module(f"{__name__}.{module_name}")
-    export_format: Format = getattr(module, name.replace("-", "_").upper())
-    return export_format
-
-
-def is_export(path: Path) -> bool:
-    """Whether `scannet-prep export` made a folder, which may look like a processed one."""
-    # Unlike Path.is_file, this returns False if access fails.
-    return os.path.isfile(path / EXPORT_NAME)  # noqa: PTH113
+def find_function(verb: str, name: str) -> Any:  # noqa: ANN401 - see `Format.module`
+    """Find a function of a format, such as `export_ply`; None if it has none."""
+    module = import_module(f"{__name__}.{FORMATS[name].module}")
+    return getattr(module, f"{verb}_{name.replace('-', '_')}", None)

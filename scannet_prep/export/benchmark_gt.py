@@ -11,45 +11,35 @@ ply`, the vertices of a group may have several raw ids, but evaluators expect on
 from __future__ import annotations
 
 from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.export.format import (
-    ExportSettings,
-    FileContents,
-    Format,
-    Record,
-    encode_lines,
-)
+from scannet_prep.export.arrays import SceneFiles, encode_lines
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.label_sets import LabelSet
 
 _MAX_INSTANCES = 999
 
 
-def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+def export_benchmark_gt(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make both files.
 
     Raises:
         ScanNetPrepError: There are too many instances for the format.
     """
-    raw_id_by_group = raw_ids_of_groups(scene.meta.groups, settings.label_set)
-    labeled = sorted(group_id for group_id, raw_id in raw_id_by_group.items() if raw_id)
+    raw_ids = raw_ids_of_groups(scene.meta.groups, label_set)
+    labeled = sorted(group_id for group_id, raw_id in raw_ids.items() if raw_id)
     if len(labeled) > _MAX_INSTANCES:
         raise ScanNetPrepError(
             f"{scene.meta.scene_id}: has {len(labeled):,} labeled instances, "
             f"and the format can distinguish {_MAX_INSTANCES}"
         )
-
     # The value of each group in the instance file; 0 for one without a label.
-    values = dict.fromkeys(raw_id_by_group, 0)
+    values = dict.fromkeys(raw_ids, 0)
     for number, group_id in enumerate(labeled, start=1):
-        values[group_id] = raw_id_by_group[group_id] * 1000 + number
+        values[group_id] = raw_ids[group_id] * 1000 + number
 
     name = f"{scene.meta.scene_id}.txt"
-    semantic = getattr(scene, settings.label_set.raw_ids_key)
-    files: FileContents = {
-        f"semantic/{name}": [encode_lines(semantic)],
-        f"instance/{name}": [encode_lines(scene.instances, table_by_group(values, none=0))],
-    }
-    return files, {}
-
-
-BENCHMARK_GT = Format(encode, uses=("label_set",), needs="annotation")
+    semantic = getattr(scene, label_set.raw_ids_key)
+    return {
+        f"semantic/{name}": encode_lines(semantic),
+        f"instance/{name}": encode_lines(scene.instances, table_by_group(values, none=0)),
+    }, {}

@@ -16,68 +16,79 @@ box of an object always encloses all its vertices.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.export.format import (
-    ExportSettings,
-    FileContents,
-    Format,
-    Record,
-    convert_scene,
-    encode_npy,
-)
-from scannet_prep.export.objects import (
+from scannet_prep.export.arrays import (
+    SceneFiles,
     box_classes,
     find_boxes,
-    mask_objects,
+    in_frame,
     number_objects,
 )
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.label_sets import SCANNET20, SCANNET200
+from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scene import Split
 
 # By nyu40 id: all but wall (1), floor (2) and ceiling (22).
-_SCANREFER_CLASSES = frozenset(range(3, 41)) - {22}
+_CLASSES = frozenset(range(3, 41)) - {22}
+_MAX_POINTS = 50_000
 
 
-def encode_votenet(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make four arrays."""
-    chosen = choose_vertices(scene, settings.points)
-    scene = convert_scene(scene, settings)
-    arrays = {
-        "vert": np.hstack([scene.points[chosen], scene.colors[chosen]], dtype=np.float32),
-        **_label_vertices(scene, chosen),
-        "bbox": _make_boxes(scene, box_classes(SCANNET20))[:, :7],
+    arrays = _make_arrays(scene)
+    boxes = arrays["aligned_bbox"]
+    boxes = boxes[np.isin(boxes[:, 6], [*box_classes(SCANNET20)]), :7]
+    chosen = {
+        "vert": arrays["aligned_vert"][:, :6],
+        "sem_label": arrays["sem_label"],
+        "ins_label": arrays["ins_label"],
+        "bbox": boxes,
     }
-    return _encode_arrays(scene, arrays), {}
+    return _encode(scene, chosen)
 
 
-def encode_scanrefer(
-    scene: ProcessedScene, settings: ExportSettings
-) -> tuple[FileContents, Record]:
+def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make six arrays, also of a test scene, whose labels and only box are zeros."""
-    chosen = choose_vertices(scene, settings.points)
-    arrays = _label_vertices(scene, chosen)
+    return _encode(scene, _make_arrays(scene))
+
+
+def _make_arrays(scene: ProcessedScene) -> dict[str, NDArray[Any]]:
+    """Make the arrays of ScanRefer, by suffix."""
+    groups = scene.meta.groups
+    # In the programs, later groups replace earlier ones, and descriptions name objects by these
+    # numbers.
+    object_ids = number_objects(groups, uses_last_copies=True)
+    # The nyu40 id of a vertex is that of its group, and 0 without a group, also if the labels are
+    # from `labels.ply`. The programs take the points without an object for one more object: if the
+    # first of them had a class with boxes, all of them would get votes.
+    nyu40_ids = table_by_group(raw_ids_of_groups(groups, SCANNET20), none=0)
+    objects = table_by_group(object_ids, none=-1)
+    chosen = choose_vertices(scene, _MAX_POINTS)
+    instances = scene.instances[chosen]
+    arrays: dict[str, NDArray[Any]] = {
+        "sem_label": nyu40_ids.take(instances).astype(np.uint32),
+        "ins_label": (objects.take(instances) + 1).astype(np.uint32),
+    }
     for prefix, is_aligned in (("", False), ("aligned_", True)):
-        in_frame = convert_scene(scene, replace(settings, is_aligned=is_aligned))
-        columns: list[NDArray[Any]] = [in_frame.points, in_frame.colors, in_frame.normals]
-        arrays[f"{prefix}vert"] = np.hstack(
-            [column[chosen] for column in columns], dtype=np.float32
-        )
-        boxes = np.zeros((1, 8))
-        if scene.meta.split is not Split.TEST:
-            boxes = _make_boxes(in_frame, _SCANREFER_CLASSES)
-        arrays[f"{prefix}bbox"] = boxes
-    return _encode_arrays(scene, arrays), {}
+        moved = in_frame(scene, is_aligned=is_aligned)
+        columns: list[NDArray[Any]] = [moved.points, moved.colors, moved.normals]
+        chosen_rows = [column[chosen] for column in columns]
+        arrays[f"{prefix}vert"] = np.hstack(chosen_rows, dtype=np.float32)
+        # Boxes are computed in float32, as in the programs.
+        axes = np.ascontiguousarray(moved.points.T)
+        rows = find_boxes(scene, axes, SCANNET20, _CLASSES, object_ids)
+        if scene.meta.split is Split.TEST:
+            rows = [[0.0] * 8]
+        arrays[f"{prefix}bbox"] = np.array(rows, np.float64).reshape(-1, 8)
+    return arrays
 
 
-def choose_vertices(scene: ProcessedScene, count: int | None) -> NDArray[np.intp]:
+def choose_vertices(scene: ProcessedScene, count: int) -> NDArray[np.intp]:
     """Choose the vertices of a scene that become its points.
 
     The choice depends only on the scene id and the number of vertices. It uses the raw output of a
@@ -85,13 +96,13 @@ def choose_vertices(scene: ProcessedScene, count: int | None) -> NDArray[np.intp
 
     Args:
         scene: The scene.
-        count: Largest number of points; None for all.
+        count: Largest number of points.
 
     Returns:
         intp (N,), ascending.
     """
     vertex_count = len(scene.points)
-    if count is None or count >= vertex_count:
+    if count >= vertex_count:
         return np.arange(vertex_count)
     # One random number of 64 bits per vertex, (V,). The vertices with the smallest are chosen.
     generator = np.random.PCG64([0, *scene.meta.scene_id.encode()])
@@ -101,51 +112,7 @@ def choose_vertices(scene: ProcessedScene, count: int | None) -> NDArray[np.intp
     return np.flatnonzero(numbers <= largest_chosen)[:count]
 
 
-def _label_vertices(scene: ProcessedScene, chosen: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
-    """Return the nyu40 ids and the objects of chosen vertices, each uint32 (N,), by suffix.
-
-    The nyu40 id of a vertex is that of its group, and 0 without a group, also if the labels of the
-    scene are from `labels.ply`. The programs take the points without an object for one more object:
-    if the first of them had a class with boxes, all of them would get votes.
-    """
-    instances = scene.instances[chosen]
-    nyu40_id_of_group = table_by_group(raw_ids_of_groups(scene.meta.groups, SCANNET20), none=0)
-    return {
-        "sem_label": nyu40_id_of_group.take(instances).astype(np.uint32),
-        "ins_label": mask_objects(instances, _number_objects(scene)).astype(np.uint32),
-    }
-
-
-def _make_boxes(scene: ProcessedScene, classes: Collection[int]) -> NDArray[np.float64]:
-    """Make the array of the boxes of a scene, in the frame of its points, float64 (K, 8).
-
-    They are computed in float32, as in the programs.
-    """
-    columns = np.ascontiguousarray(scene.points.T)
-    boxes = find_boxes(scene, columns, SCANNET20, classes, _number_objects(scene))
-    rows = [[*box.center_and_size, box.raw_id, box.object_id] for box in boxes]
-    return np.array(rows, np.float64).reshape(-1, 8)
-
-
-def _number_objects(scene: ProcessedScene) -> dict[int, int]:
-    """Return the `objectId` of each group, by the id of the group.
-
-    In the programs, later groups replace earlier ones, and descriptions name objects by these
-    numbers.
-    """
-    return number_objects(scene.meta.groups, uses_last_copies=True)
-
-
-def _encode_arrays(scene: ProcessedScene, arrays: Mapping[str, NDArray[Any]]) -> FileContents:
+def _encode(scene: ProcessedScene, arrays: dict[str, NDArray[Any]]) -> SceneFiles:
     """Make the files of a scene from its arrays by suffix."""
     scene_id = scene.meta.scene_id
-    return {f"{scene_id}_{suffix}.npy": encode_npy(array) for suffix, array in arrays.items()}
-
-
-VOTENET = Format(
-    encode_votenet,
-    uses=("points",),
-    aligned_with=(SCANNET20, SCANNET200),
-    needs="annotation",
-)
-SCANREFER = Format(encode_scanrefer, uses=("points",))
+    return {f"{scene_id}_{suffix}.npy": array for suffix, array in arrays.items()}, {}

@@ -18,68 +18,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.export.format import (
-    ExportSettings,
-    FileContents,
-    Format,
-    Record,
+from scannet_prep.export.arrays import (
     Records,
-    convert_scene,
+    SceneFiles,
     encode_lines,
 )
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
-from scannet_prep.release.label_sets import SCANNET200
+from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 
 
-def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+def export_octformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the `.npz`, and the raw ids of scenes of train and val.
 
     The `.npz` is the processed file itself, if that has the chosen label set and frame.
     """
-    converted = convert_scene(scene, settings)
-    if converted.meta.options == scene.meta.options:
+    scene_id = scene.meta.scene_id
+    raw_ids = getattr(scene, label_set.raw_ids_key)
+    labels = label_set.labels_from_raw_ids(raw_ids)
+    # Stored normals are float16, those in another frame are not.
+    if scene.normals.dtype == np.float16 and label_set == scene.meta.options.label_set:
         content = encode_processed(scene)
     else:
         arrays: dict[str, NDArray[Any]] = {
-            "points": converted.points,
-            "normals": converted.normals.astype(np.float16),
-            "colors": converted.colors,
-            "labels": converted.stored_labels,
+            "points": scene.points,
+            "normals": scene.normals.astype(np.float16),
+            "colors": scene.colors,
+            "labels": labels,
         }
         content = encode_npz(arrays, deflated=frozenset({"labels"}))
     if scene.meta.split is Split.TEST:
-        return {f"test/{scene.meta.scene_id}.npz": content}, {}
-
-    raw_ids: NDArray[Any] = scene.nyu40_ids
-    if settings.label_set == SCANNET200:
+        return {f"test/{scene_id}.npz": content}, {}
+    if label_set == SCANNET200:
         # Only those of the 200 classes, as OctFormer's own program keeps them.
-        is_class = SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0
-        raw_ids = np.where(is_class, scene.scannet_ids, 0)
-    stem = f"train/{scene.meta.scene_id}"
-    return {f"{stem}.npz": content, f"{stem}.txt": [encode_lines(raw_ids)]}, {}
+        raw_ids = np.where(labels > 0, raw_ids, 0)
+    return {
+        f"train/{scene_id}.npz": content,
+        f"train/{scene_id}.txt": encode_lines(raw_ids),
+    }, {}
 
 
-def share(records: Records, settings: ExportSettings) -> Mapping[str, bytes]:  # noqa: ARG001 - as `Format.share`
+def share_octformer(records: Records, _: LabelSet) -> Mapping[str, bytes]:
     """Make the lists of file names, without folders, which OctFormer's configurations name."""
     lists = {}
     for split, present in records.items():
         # Official order first, then scenes that belong to no official list.
-        ordered: list[str] = [
-            scene_id for scene_id in official_scenes(split) if scene_id in present
-        ]
+        ordered = [str(scene_id) for scene_id in official_scenes(split) if scene_id in present]
         ordered += sorted(present.keys() - ordered)
         text = "".join(f"{scene_id}.npz\n" for scene_id in ordered)
         lists[f"scannetv2_{split}_npz.txt"] = text.encode()
     lists["scannetv2_test.txt"] = lists["scannetv2_test_npz.txt"]
     return lists
-
-
-OCTFORMER = Format(
-    encode,
-    uses=("label_set", "is_aligned"),
-    aligned_with=(SCANNET200,),
-    share=share,
-)

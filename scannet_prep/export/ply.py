@@ -11,15 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer
-from scannet_prep.export.format import (
-    ExportSettings,
-    FileContents,
-    Format,
-    Record,
-    convert_scene,
-    encode_bytes,
-)
+from scannet_prep.export.arrays import SceneFiles, encode_bytes
 from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.label_sets import LabelSet
 
 _HEADER = """\
 ply
@@ -35,19 +29,19 @@ property uchar blue
 """
 _LABEL_HEADER = "property ushort label\n"
 _FACE_HEADER = "element face {faces}\nproperty list uchar int vertex_indices\n"
-_VERTEX = np.dtype([("position", "<f4", 3), ("color", "u1", 3)])
-_LABELED_VERTEX = np.dtype([("position", "<f4", 3), ("color", "u1", 3), ("label", "<u2")])
-_FACE = np.dtype([("count", "u1"), ("vertices", "<i4", 3)])
+_VERTEX = [("position", "<f4", 3), ("color", "u1", 3)]
+_LABEL = [("label", "<u2")]
+_FACE = [("count", "u1"), ("vertices", "<i4", 3)]
 
 
-def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+def export_ply(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the file."""
     content = encode_ply(
         comment=f"{scene.meta.scene_id}, coloured by rgb",
-        points=convert_scene(scene, settings).points,
+        points=scene.points,
         colors=scene.colors,
         faces=scene.faces,
-        labels=getattr(scene, settings.label_set.raw_ids_key),
+        labels=getattr(scene, label_set.raw_ids_key),
     )
     return {f"{scene.meta.split}/{scene.meta.scene_id}.ply": content}, {}
 
@@ -69,17 +63,13 @@ def encode_ply(
         labels: (V,), up to 65,535, for the property `label`; None for no such property.
     """
     header = _HEADER.format(comment=comment, vertices=len(points))
-    vertex_type = _VERTEX
-    if labels is not None:
-        header += _LABEL_HEADER
-        vertex_type = _LABELED_VERTEX
-    vertices = np.empty(len(points), vertex_type)
+    vertices = np.empty(len(points), _VERTEX if labels is None else _VERTEX + _LABEL)
     vertices["position"] = points
     vertices["color"] = colors
     if labels is not None:
+        header += _LABEL_HEADER
         vertices["label"] = labels
     body = [encode_bytes(vertices)]
-
     if faces is not None:
         header += _FACE_HEADER.format(faces=len(faces))
         triangles = np.empty(len(faces), _FACE)
@@ -87,6 +77,3 @@ def encode_ply(
         triangles["vertices"] = faces
         body.append(encode_bytes(triangles))
     return [f"{header}end_header\n".encode(), *body]
-
-
-PLY = Format(encode, uses=("label_set", "is_aligned"), aligned_with=None)

@@ -7,30 +7,19 @@ floors.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from scannet_prep.export.format import (
-    ExportSettings,
-    FileContents,
-    Format,
-    Record,
-    convert_scene,
-    encode_npy,
-)
+from scannet_prep.export.arrays import FileContent, SceneFiles
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.label_sets import SCANNET20, SCANNET200
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 
 _IGNORE_ID = -1
 
 
-def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContents, Record]:
+def export_pointcept(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make the arrays; test scenes have none of the annotation."""
-    scene = convert_scene(scene, settings)
-    assets: dict[str, NDArray[Any]] = {
+    assets: dict[str, FileContent] = {
         "coord": scene.points,
         "color": scene.colors,
         "normal": scene.normals.astype(np.float32),
@@ -41,7 +30,4 @@ def encode(scene: ProcessedScene, settings: ExportSettings) -> tuple[FileContent
         assets["instance"] = scene.instances.astype(np.int64)
 
     folder = f"{scene.meta.split}/{scene.meta.scene_id}"
-    return {f"{folder}/{name}.npy": encode_npy(array) for name, array in assets.items()}, {}
-
-
-POINTCEPT = Format(encode, uses=("is_aligned",))
+    return {f"{folder}/{name}.npy": content for name, content in assets.items()}, {}

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, read_file, write_atomically
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.json import Count, Crc32, encode_json, make_decoder, parse_json
-from scannet_prep.errors import ContentError, FileError, MissingFileError
+from scannet_prep.base.json import Count, Crc32, encode_json, make_decoder, parse_record, to_plain
+from scannet_prep.errors import FileError
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
     ProcessedScene,
@@ -37,11 +37,7 @@ from scannet_prep.release.scene import OWN_ID_PATTERN, Split
 MANIFEST_NAME = "manifest.json"
 
 _FORMAT = "scannet_prep processed folder"
-_MAX_BYTES = 1 << 28
 _HINT_AGAIN = "remove it, and process the folder again"
-_HINT_MISSING = (
-    "give the folder that scannet-prep process wrote; without its manifest, process it again"
-)
 _HINT_CONTINUE = "run the same scannet-prep process command again: it continues where it stopped"
 
 
@@ -58,6 +54,9 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
         scannet_counts: Vertices by ScanNet id; 0 is unannotated.
         warnings: Oddities of its raw files.
         segments_source: `computed` if its segments are not from the release.
+
+    Raises:
+        ValueError: The counts do not add up to the vertices. Class weights are computed from them.
     """
 
     split: Split
@@ -69,6 +68,13 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
     scannet_counts: Mapping[Count, Count]
     warnings: tuple[SceneWarning, ...] = ()
     segments_source: SegmentsSource = "release"
+
+    def __post_init__(self) -> None:
+        """Check the sums."""
+        for counts in (self.nyu40_counts, self.scannet_counts):
+            total = sum(counts.values())
+            if total != self.vertex_count:
+                raise ValueError(f"counts add up to {total:,}, expected {self.vertex_count:,}")
 
     @classmethod
     def from_scene(cls, scene: ProcessedScene, fingerprint: Fingerprint) -> SceneEntry:
@@ -85,16 +91,16 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
             segments_source=scene.meta.segments_source,
         )
 
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The fingerprint of its `.npz`."""
+        return Fingerprint(self.size_bytes, self.crc32)
+
     def counts(self, label_set: LabelSet) -> Mapping[int, int]:
         """Return the number of vertices by raw id of a label set."""
         if label_set.raw_ids_key == "nyu40_ids":
             return self.nyu40_counts
         return self.scannet_counts
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """The fingerprint of its `.npz`."""
-        return Fingerprint(self.size_bytes, self.crc32)
 
 
 # The scene ids of the release have this form, too.
@@ -144,10 +150,7 @@ def read_manifest(out_dir: Path) -> Manifest:
         FileError: It cannot be read, is damaged, or was written by another program or version.
     """
     path = out_dir / MANIFEST_NAME
-    try:
-        return parse_manifest(read_file(path, _MAX_BYTES), path)
-    except MissingFileError as error:
-        raise MissingFileError(path, error.problem, _HINT_MISSING) from None
+    return parse_manifest(read_file(path), path)
 
 
 def check_complete(manifest: Manifest, out_dir: Path) -> None:
@@ -162,31 +165,8 @@ def check_complete(manifest: Manifest, out_dir: Path) -> None:
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
-    """Parse a manifest.
-
-    Args:
-        data: The bytes of the file.
-        path: Its name, for messages; a text if it is in an archive.
-
-    Raises:
-        FileError: It is damaged, or was written by another program or version.
-    """
-    try:
-        manifest = parse_json(data, _MANIFEST_DECODER)
-    except ContentError as error:
-        problem = f"is damaged, or not a manifest of this version: {error}"
-        raise FileError(path, problem, _HINT_AGAIN) from error
-    # Class weights are computed from the counts: wrong ones would change a training.
-    for scene_id, entry in manifest.scenes.items():
-        for counts in (entry.nyu40_counts, entry.scannet_counts):
-            total = sum(counts.values())
-            if total != entry.vertex_count:
-                problem = (
-                    f"is damaged: counts of {scene_id} add up to {total:,}, "
-                    f"expected {entry.vertex_count:,} vertices"
-                )
-                raise FileError(path, problem, _HINT_AGAIN)
-    return manifest
+    """Parse a manifest; arguments and errors are those of `parse_record`."""
+    return parse_record(data, path, _MANIFEST_DECODER, _HINT_AGAIN)
 
 
 def write_manifest(out_dir: Path, manifest: Manifest) -> None:
@@ -198,19 +178,15 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
     write_atomically(out_dir / MANIFEST_NAME, [encode_manifest(manifest)])
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    """Encode a manifest with one line per scene, so that two can be compared with diff.
+def encode_manifest(manifest: msgspec.Struct) -> bytes:
+    """Encode a manifest, of a processed folder or of an export.
 
     For other programs, it also records whether the folder is `complete`.
     """
-    values: dict[str, Any] = {"format": _FORMAT, "complete": manifest.is_complete}
-    values |= msgspec.structs.asdict(manifest)
+    values = to_plain(manifest)
     for key in ("scenes", "failures"):
-        entries = sorted(values[key].items())
-        lines = [b'\n  "%b": %b' % (name.encode(), encode_json(entry)) for name, entry in entries]
-        values[key] = msgspec.Raw(b"{%b\n}" % b",".join(lines))
-    fields = [b'"%b": %b' % (key.encode(), encode_json(value)) for key, value in values.items()]
-    return b"{\n%b\n}\n" % b",\n".join(fields)
+        values[key] = dict(sorted(values[key].items()))
+    return encode_json(values | {"complete": not values["unfinished"]}) + b"\n"
 
 
 def count_ids(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:

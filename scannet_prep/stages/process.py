@@ -21,7 +21,7 @@ from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import AnnotationError, FileError, MissingFileError, UsageError
-from scannet_prep.export import is_export
+from scannet_prep.export import EXPORT_NAME
 from scannet_prep.processed.make_scene import find_raw_files, process_scene
 from scannet_prep.processed.manifest import (
     Manifest,
@@ -103,7 +103,7 @@ def plan(
     """
     selection = selection or Selection()
     raw_scenes = find_raw_scenes(raw_dir)
-    if is_export(out_dir) or os.path.realpath(out_dir) == os.path.realpath(raw_dir):
+    if (out_dir / EXPORT_NAME).exists() or os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds other files than processed scenes", _HINT_FOLDER)
     before = _read_manifest(out_dir)
     if not isinstance(options, ProcessOptions):

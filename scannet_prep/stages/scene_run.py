@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,15 +32,17 @@ from scannet_prep.base.findings import Finding, sort_findings
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.workers import run_tasks
-from scannet_prep.errors import OutputError
+from scannet_prep.errors import OutputError, UsageError
 from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
 from scannet_prep.release.scene import SceneId
-from scannet_prep.stages.selection import write_failed_list
+from scannet_prep.stages.selection import FAILED_NAME, write_failed_list
 
 Context = TypeVar("Context")
 
 WORK_NAME = ".scannet-prep-work"
 """A folder in the output folder for folders that are not finished; removed at the end."""
+
+HINT_FOLDER = "choose a new folder with -o"
 
 _SAVE_INTERVAL_S = 5.0
 _HINT_CHANGED = "run the same command again"
@@ -49,6 +51,20 @@ _HINT_CHANGED = "run the same command again"
 def find_nothing(*_: Any) -> list[Any]:  # noqa: ANN401 - any arguments
     """Return an empty list."""
     return []
+
+
+class RunTask(NamedTuple):
+    """One scene to make.
+
+    Attributes:
+        scene_id: The scene.
+        source: The file or folder that it is made from, for messages.
+        reason: The reason why it has to be made.
+    """
+
+    scene_id: str
+    source: Path | str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +147,18 @@ class RunReport:
     failures: tuple[Finding, ...]
     notes: tuple[Finding, ...]
     manifest: Any
+
+
+def check_is_new(out_dir: Path, command: str) -> None:
+    """Check that a folder without manifest has nothing but what an earlier run may have left.
+
+    Raises:
+        UsageError: It holds something else.
+    """
+    for path in sorted(out_dir.iterdir()) if out_dir.exists() else ():
+        if not path.name.startswith(".") and path.name not in {NOTICE_NAME, FAILED_NAME}:
+            problem = f"holds {path.name}, and was not made by scannet-prep {command}"
+            raise UsageError(f"{out_dir}: {problem}", HINT_FOLDER)
 
 
 def run(
@@ -228,7 +256,7 @@ class _RunState:
         """The manifest as it is now."""
         return msgspec.structs.replace(
             self._plan.head,
-            scenes=dict(sorted(self._scenes.items())),
+            scenes=dict(self._scenes),
             failures=dict(self._failures),
             unfinished=tuple(sorted(self._unfinished)),
         )

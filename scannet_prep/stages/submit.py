@@ -15,7 +15,7 @@ from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError
 from scannet_prep.evaluation.overlaps import MIN_VERTICES, InstancePrediction, counted_classes
-from scannet_prep.export.format import encode_lines
+from scannet_prep.export.arrays import encode_lines
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
 from scannet_prep.predictions.reader import Predictions, find_predictions

@@ -1,0 +1,207 @@
+"""Conversions that several formats need: frames, text, and annotated objects with their boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.files import Buffer
+from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.evaluation.overlaps import NO_INSTANCES
+from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.processed.geometry import move_columns
+from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
+from scannet_prep.processed.npz import encode_npy_header
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.irregularities import WarningKind
+from scannet_prep.release.label_sets import SCANNET20, LabelSet
+from scannet_prep.release.scene import SceneId, Split
+
+FileContent: TypeAlias = NDArray[Any] | bytes | Sequence[Buffer]
+
+SceneFiles: TypeAlias = tuple[dict[str, FileContent], dict[str, Any]]
+"""The content of the files of a scene by name, relative to the folder of the export, with `/`; and
+its record, the JSON values that `share_<format>` needs."""
+
+Records: TypeAlias = Mapping[Split, Mapping[str, Mapping[str, Any]]]
+"""The record of every exported scene, by split and scene id, sorted."""
+
+# Names in the programs that are not those of ScanNet20.
+_SPELLINGS_20 = {"shower curtain": "showercurtrain", "otherfurniture": "garbagebin"}
+# The programs store the number plus one as uint32.
+_MAX_OBJECT_ID = 2**32 - 2
+
+
+def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
+    """Convert points and normals of a scene to a frame.
+
+    Aligning is exact: processing uses the same formula in float64. Going back inverts the matrix in
+    float64. The result is not always equal to the mesh, but differs by at most one unit of the last
+    place that float32 has for the largest coordinates of the scene (4.8e-7 m within 8 m of the
+    origin).
+
+    Returns:
+        The scene, with its options. If its frame has changed, its normals are float32; the boxes of
+        its groups are still those of the stored frame.
+
+    Raises:
+        ScanNetPrepError: The frame of a scene of the release is unknown, because its metadata was
+            missing.
+    """
+    meta = scene.meta
+    if is_aligned == meta.options.align_axis:
+        return scene
+    has_info = all(warning.kind is not WarningKind.NO_INFO for warning in meta.warnings)
+    if not (has_info or meta.split is Split.TEST or SceneId.is_own(meta.scene_id)):
+        raise ScanNetPrepError(
+            f"{meta.scene_id} has no axis alignment",
+            "download its .txt, then process the scene again",
+        )
+    matrix = scene.axis_alignment
+    # Normals need the cofactor matrix, which for a rotation is the rotation itself.
+    rotation = matrix[:3, :3]
+    if not is_aligned:
+        matrix = np.asarray(np.linalg.inv(matrix), np.float64)
+        rotation = rotation.T
+    # Stored normals are float16. Each format rounds these as it needs.
+    normals: Any = _move(scene.normals, rotation)
+    meta = replace(meta, options=replace(meta.options, align_axis=is_aligned))
+    return replace(scene, meta=meta, points=_move(scene.points, matrix[:3]), normals=normals)
+
+
+def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Move points or normals, (V, 3), with the formula of processing."""
+    columns = move_columns(np.ascontiguousarray(points.T, np.float64), matrix)
+    return np.stack([*columns], axis=1, dtype=np.float32, casting="same_kind")
+
+
+def encode_lines(
+    values: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]] | None = None
+) -> bytes:
+    """Encode non-negative integers as text, one per line.
+
+    Each number of the table is formatted once, which takes a hundredth of the time of `np.savetxt`.
+
+    Args:
+        values: Small numbers; with a table, indices into it, -1 for its last entry.
+        table: The number for each index.
+    """
+    if table is None:
+        table = np.arange(values.max() + 1)
+    lines = np.array([b"%d\n" % number for number in table.tolist()])
+    # NumPy pads shorter lines with zero bytes, which are removed.
+    padded: bytes = lines[values].tobytes()
+    return padded.translate(None, b"\0")
+
+
+def encode_file(name: str, content: FileContent) -> Sequence[Buffer]:
+    """Encode the content of a file; an array as `np.save` does, or for other names as its bytes."""
+    if isinstance(content, bytes):
+        return [content]
+    if not isinstance(content, np.ndarray):
+        return content
+    array = np.ascontiguousarray(content)
+    header = encode_npy_header(array.dtype.str, array.shape) if name.endswith(".npy") else b""
+    return [header, encode_bytes(array)]
+
+
+def encode_bytes(array: NDArray[Any]) -> Buffer:
+    """Return the bytes of a contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def box_classes(label_set: LabelSet) -> dict[int, str]:
+    """Return the classes that have boxes, all but wall and floor, by raw id.
+
+    Those of ScanNet20 are the 18 classes of VoteNet, in the spelling of the programs.
+    """
+    spellings = _SPELLINGS_20 if label_set == SCANNET20 else {}
+    return {
+        label_class.raw_id: spellings.get(label_class.name, label_class.name)
+        for label_class in label_set
+        if label_class.name not in NO_INSTANCES
+    }
+
+
+def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
+    """Return the raw id of each vertex: that of its group, or its own if it belongs to no group.
+
+    With labels from `labels.ply`, the vertices of a group may have other raw ids than the group.
+
+    Returns:
+        int64 (V,), 0 unannotated.
+    """
+    raw_id_of_group = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=-1)
+    # -1 at vertices of no group.
+    group_raw_ids = raw_id_of_group.take(scene.instances)
+    own_raw_ids = getattr(scene, label_set.raw_ids_key)
+    return np.where(group_raw_ids < 0, own_raw_ids, group_raw_ids)
+
+
+def number_objects(
+    groups: Sequence[AnnotatedGroup], *, uses_last_copies: bool = False
+) -> dict[int, int]:
+    """Return the `objectId` of each group, by its id.
+
+    A group without one has its own id; so do all groups, if the numbers are not distinct and
+    usable.
+
+    Args:
+        groups: The groups of a scene.
+        uses_last_copies: Whether a group that the release repeats has the `objectId` of its last
+            copy, as in programs in which later groups replace earlier ones. Otherwise, it has that
+            of the first.
+    """
+    object_ids = {}
+    for group in groups:
+        object_id = group.id if group.object_id is None else group.object_id
+        if uses_last_copies and group.aliases:
+            object_id = group.aliases[-1]
+        object_ids[group.id] = object_id
+    usable = {number for number in object_ids.values() if 0 <= number <= _MAX_OBJECT_ID}
+    if len(usable) < len(groups):
+        return {group.id: group.id for group in groups}
+    return object_ids
+
+
+def find_boxes(
+    scene: ProcessedScene,
+    columns: NDArray[np.floating[Any]],
+    label_set: LabelSet,
+    classes: Collection[int],
+    object_ids: Mapping[int, int],
+) -> list[list[Any]]:
+    """Find the boxes of the objects that have vertices and one of these classes.
+
+    The class of an object is that of its group, also if its vertices have other labels.
+
+    Args:
+        scene: The scene.
+        columns: (3, V), its coordinates in the frame of the boxes. Boxes are computed with their
+            dtype.
+        label_set: The label set of the raw ids.
+        classes: The raw ids of the classes that have boxes.
+        object_ids: From `number_objects`.
+
+    Returns:
+        A row for each box, by ascending object id: centre x, y, z and size x, y, z, in metres; raw
+        id; object id.
+    """
+    # Smallest and largest coordinates by axis and group, (3, G); the last entries are of no group.
+    low = np.full((3, max(object_ids, default=-1) + 2), np.inf, columns.dtype)
+    high = -low
+    for axis, numbers in enumerate(columns):
+        np.minimum.at(low[axis], scene.instances, numbers)
+        np.maximum.at(high[axis], scene.instances, numbers)
+    rows = {}
+    for group_id, raw_id in raw_ids_of_groups(scene.meta.groups, label_set).items():
+        if raw_id in classes and low[0, group_id] < np.inf:
+            center = (low[:, group_id] + high[:, group_id]) / 2
+            size = high[:, group_id] - low[:, group_id]
+            object_id = object_ids[group_id]
+            rows[object_id] = [*center.tolist(), *size.tolist(), raw_id, object_id]
+    return [row for _, row in sorted(rows.items())]
