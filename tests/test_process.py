@@ -365,7 +365,7 @@ def test_open_dataset_refuses_scenes_of_other_options(raw_dir, out_dir, aligned_
     assert process(raw_dir, aligned_dir, "--labels-from", "ply", "--force").status == 0
     with pytest.raises(FileError, match="was made with --scannet200") as caught:
         dataset[0]
-    assert "open the folder again" in caught.value.hint
+    assert "open the place again" in caught.value.hint
     with pytest.raises(FileError, match="options"):
         dataset.class_counts()
 
