@@ -17,7 +17,6 @@ import site
 from html import unescape
 
 import pytest
-import yaml
 from commands import PYTHON, run_main, run_words
 from pages import PAGES, REPOSITORY_DIR, find_anchors, find_blocks, find_commands
 
@@ -131,9 +130,6 @@ def test_readme_is_one_page_that_leads_to_all_others():
     assert PAGES["README.md"].count("\n") <= 120
     for page in PAGES:
         assert page == "README.md" or f"]({page}" in PAGES["README.md"]
-    config = yaml.safe_load((REPOSITORY_DIR / "mkdocs.yml").read_text())
-    for page in REPOSITORY_DIR.glob("docs/*.md"):
-        assert f"'{page.name}'" in str(config["nav"])
 
 
 def test_every_command_variable_and_public_name_is_documented():
@@ -153,8 +149,6 @@ def test_every_command_variable_and_public_name_is_documented():
     assert {*scannet_prep.__all__} <= {*dir(scannet_prep)}
     for name in scannet_prep.__all__:
         assert re.search(rf"\b{name}\b", code), name
-        value = getattr(scannet_prep, name)
-        assert isinstance(value, str) or value.__doc__
     with pytest.raises(AttributeError, match="no attribute 'Scannet'"):
         scannet_prep.Scannet  # noqa: B018
 
