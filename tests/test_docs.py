@@ -67,6 +67,7 @@ def test_commands_are_accepted_and_links_lead_to_files_and_headings(page):
         for words in find_commands(block):
             PARSER.parse_args(words)
 
+    assert "|\n\n|" not in PAGES[page]  # a blank line ends a table
     page_path = REPOSITORY_DIR / page
     for link in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
         if link.startswith("https://"):
