@@ -277,13 +277,10 @@ def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:
     """Describe an array that is missing, unknown, or of the wrong type or shape; empty if none."""
     wrong_keys = (arrays.keys() ^ _LAYOUTS.keys()) - _OPTIONAL
     if wrong_keys:
-        key = min(wrong_keys)
-        return f"has an unknown array {key!r}" if key in arrays else f"has no array {key!r}"
+        return f"has the arrays {', '.join(arrays)}, expected {', '.join(_LAYOUTS)}"
     lengths = {"3": 3, "4": 4, "V": arrays["points"].size // 3}
     if "faces" in arrays:
         lengths["F"] = arrays["faces"].size // 3
-    if not lengths["V"]:
-        return "has no points"
     for key, array in arrays.items():
         types, axes = _LAYOUTS[key]
         shape = tuple(lengths[axis] for axis in axes)
