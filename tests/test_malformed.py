@@ -119,7 +119,7 @@ def prepare(kind, folder):
         made = process_scene(scene, Split.TRAIN, options, builtin_label_map())
         assert list(find_problems(made)) == []
         assert all(warning.text for warning in made.meta.warnings)
-        parse_processed(b"".join(encode_processed(made)), path)
+        parse_processed(NpzReader(b"".join(encode_processed(made)), path))
 
     return scene.path(RAW_KINDS[kind]), check_scene
 
@@ -133,7 +133,7 @@ def check_label_map(path):
 def check_processed(path):
     scene = read_processed(path)
     if not list(find_problems(scene)):
-        parse_processed(b"".join(encode_processed(scene)), path)
+        parse_processed(NpzReader(b"".join(encode_processed(scene)), path))
 
 
 def damaged_files(kind, folder):

@@ -152,7 +152,7 @@ def test_files_of_other_programs_are_refused():
 
     for content, problem in contents.items():
         with pytest.raises(FileError, match=problem):
-            parse_processed(content, PATH)
+            parse_processed(NpzReader(content, PATH))
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_scene_with_other_arrays_than_it_should_have_is_refused(scene, key, chan
         arrays[key] = change(array)
 
     with pytest.raises(FileError, match=problem):
-        parse_processed(encode(arrays), PATH)
+        parse_processed(NpzReader(encode(arrays), PATH))
 
 
 def test_description_is_read_alone(scene):

@@ -98,7 +98,7 @@ def test_scenes_that_failed_in_processing_are_listed_with_status_3(raw_dir, tmp_
     assert f"{VAL}" in outcome.stderr
     place = open_place(tmp_path / "a.tar.zst")
     assert list(place.failures) == [VAL]
-    assert "aggregation.json" in place.failures[VAL]
+    assert "aggregation.json" in place.failures[VAL].subject
 
 
 def add_unfinished(out_dir):

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from scannet_prep.processed.make_scene import process_scene
+from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import (
     ProcessOptions,
     encode_processed,
@@ -278,6 +279,6 @@ def process_tiny(
 def process_written(scene, split=Split.TRAIN, **options):
     """Process a scene, and return what is read from its encoded form."""
     made = process_scene(scene, split, ProcessOptions(**options), builtin_label_map())
-    parsed = parse_processed(b"".join(encode_processed(made)), f"{scene.scene_id}.npz")
+    parsed = parse_processed(NpzReader(b"".join(encode_processed(made)), f"{scene.scene_id}.npz"))
     assert parsed.meta == made.meta
     return parsed

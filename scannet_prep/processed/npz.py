@@ -114,6 +114,7 @@ class NpzReader:
         path: Its name, for messages.
 
     Attributes:
+        data: As given.
         path: As given.
 
     Raises:
@@ -121,6 +122,7 @@ class NpzReader:
     """
 
     def __init__(self, data: Buffer, path: str | Path) -> None:
+        self.data = data
         self.path = path
         try:
             self._members = _find_members(memoryview(data))

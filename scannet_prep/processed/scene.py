@@ -231,25 +231,20 @@ def read_processed(path: str | Path) -> ProcessedScene:
         FileError: It is truncated, damaged, or was written by another program.
     """
     path = Path(path).expanduser()
-    return parse_processed(read_file(path, MAX_FILE_BYTES), path)
+    return parse_processed(NpzReader(read_file(path, MAX_FILE_BYTES), path))
 
 
-def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
+def parse_processed(reader: NpzReader) -> ProcessedScene:
     """Parse the content of a processed scene's file and check its structure.
 
-    Args:
-        data: The whole file.
-        path: Its name, for messages.
-
     Raises:
-        FileError: It is truncated, damaged, or was written by another program.
+        FileError: It is damaged, or was written by another program.
     """
-    reader = NpzReader(data, path)
     arrays = {key: reader.read(key) for key in reader.keys if key != "meta"}
     meta = parse_meta(reader)
     problem = _find_structural_problem(arrays)
     if problem:
-        raise FileError(path, problem, DAMAGE_HINT)
+        raise FileError(reader.path, problem, DAMAGE_HINT)
     fields: dict[str, Any] = {_FIELDS.get(key, key): array for key, array in arrays.items()}
     return ProcessedScene(**fields, meta=meta)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from scannet_prep.base.files import Buffer, Fingerprint, open_file
+from scannet_prep.base.files import Fingerprint, open_file
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import (
@@ -27,12 +27,10 @@ from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
 from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
     ProcessedScene,
-    SceneMeta,
     parse_meta,
     parse_processed,
 )
 from scannet_prep.release.irregularities import summarize_warnings
-from scannet_prep.release.scene import Split
 
 if TYPE_CHECKING:
     from scannet_prep.archive.format import Archive
@@ -63,12 +61,12 @@ class Place(ABC):
 
     Args:
         name: Its path or address, for messages.
-        scenes: Its scenes by id.
+        scenes: Its scenes by id, sorted.
 
     Attributes:
         kind: The kind of place.
         folder: The folder; None for an archive.
-        scenes: As given, sorted.
+        scenes: As given.
         failures: Why scenes that should be there are missing, by id.
     """
 
@@ -77,8 +75,8 @@ class Place(ABC):
 
     def __init__(self, name: str, scenes: Mapping[str, PlaceScene]) -> None:
         self.name = name
-        self.scenes = dict(sorted(scenes.items()))
-        self.failures: dict[str, str] = {}
+        self.scenes = scenes
+        self.failures: Mapping[str, Finding] = {}
 
     @property
     def splits(self) -> dict[str, str]:
@@ -166,9 +164,8 @@ class ProcessedScenes(Place):
         for scene_id, entry in manifest.scenes.items():
             scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
         Place.__init__(self, name, scenes)
-        for scene_id, failure in sorted(manifest.failures.items()):
-            if scene_id not in scenes:
-                self.failures[scene_id] = str(failure)
+        failures = manifest.failures.items()
+        self.failures = {name: failure for name, failure in failures if name not in scenes}
         self.options = manifest.options
 
     @abstractmethod
@@ -194,12 +191,12 @@ class ProcessedScenes(Place):
 
     @cached_property
     def entries(self) -> Mapping[str, SceneEntry]:
-        """The entries of the manifest, by id, sorted. The manifest is read again.
+        """The entries of the manifest, by id. The manifest is read again.
 
         Raises:
             FileError: It is damaged.
         """
-        return dict(sorted(self.read_manifest().scenes.items()))
+        return self.read_manifest().scenes
 
     def open_arrays(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, to parse single arrays.
@@ -210,28 +207,20 @@ class ProcessedScenes(Place):
             TransferError: A server does not send it.
         """
         arrays = NpzReader(self.read_file(scene_id), self.file_path(scene_id))
-        self._check_meta(scene_id, parse_meta(arrays))
-        return arrays
-
-    def read(self, scene_id: str) -> ProcessedScene:
-        """Read a scene; errors are those of `open_arrays`."""
-        return self._parse(scene_id, self.read_file(scene_id))
-
-    def _parse(self, scene_id: str, data: Buffer) -> ProcessedScene:
-        scene = parse_processed(data, self.file_path(scene_id))
-        self._check_meta(scene_id, scene.meta)
-        return scene
-
-    def _check_meta(self, scene_id: str, meta: SceneMeta) -> None:
-        """Check that a file is that of a scene, and was made with the options of the place."""
+        meta = parse_meta(arrays)
         split = self.scenes[scene_id].split
+        problem = ""
         if meta.scene_id != scene_id or meta.split != split:
             problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
         elif meta.options != self.options:
             problem = f"was made with {meta.options.flags}, expected {self.options.flags}"
-        else:
-            return
-        raise FileError(self.file_path(scene_id), problem, _HINT_CHANGED)
+        if problem:
+            raise FileError(arrays.path, problem, _HINT_CHANGED)
+        return arrays
+
+    def read(self, scene_id: str) -> ProcessedScene:
+        """Read a scene; errors are those of `open_arrays`."""
+        return parse_processed(self.open_arrays(scene_id))
 
     def describe(self) -> dict[str, Any]:
         """Describe the options, the warnings, and the scenes that failed."""
@@ -242,7 +231,7 @@ class ProcessedScenes(Place):
         return {
             "program": f"scannet-prep {manifest.program_version}",
             "options": self.options.flags,
-            "failures": self.failures,
+            "failures": {name: str(failure) for name, failure in self.failures.items()},
             "warnings": [
                 f"{text} (scenes: {len(scenes):,})" for text, scenes in summarize_warnings(warnings)
             ],
@@ -283,9 +272,9 @@ class ProcessedFolder(ProcessedScenes):
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Read a scene, and compare it with the manifest."""
-        data = self.read_file(scene_id)
-        scene = self._parse(scene_id, data)
-        actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+        arrays = self.open_arrays(scene_id)
+        fingerprint = Fingerprint.from_bytes(arrays.data)
+        actual = SceneEntry.from_scene(parse_processed(arrays), fingerprint)
         recorded = self.entries[scene_id]
         for name in SceneEntry.__struct_fields__:
             here = getattr(actual, name)
@@ -293,17 +282,17 @@ class ProcessedFolder(ProcessedScenes):
             if here != there:
                 words = name.replace("_", " ")
                 problem = f"has {words} {here!s:.80}, but the manifest records {there!s:.80}"
-                raise FileError(self.file_path(scene_id), problem, DAMAGE_HINT)
+                raise FileError(arrays.path, problem, DAMAGE_HINT)
         return []
 
     def verify_rest(self) -> list[Finding]:
         """Find files of scenes that the manifest does not record."""
         listed = {self.file_path(scene_id) for scene_id in self.scenes}
-        found = {path for split in Split for path in (self.folder / split).glob("*.npz")}
         message = "is not in the manifest"
         return [
             Finding(message=message, subject=str(path), scene_id=path.stem, hint=_HINT_REMOVE)
-            for path in sorted(found - listed)
+            for path in self.folder.glob("*/*.npz")
+            if path not in listed
         ]
 
 

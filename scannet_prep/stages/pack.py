@@ -29,19 +29,15 @@ from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, UsageError
-from scannet_prep.processed.manifest import (
-    Manifest,
-    check_complete,
-    processed_path,
-    read_manifest,
-)
 from scannet_prep.raw.tree import find_raw_scenes
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TASKS_DIR
 from scannet_prep.release.scene import Split
-from scannet_prep.source.place import find_kind
+from scannet_prep.source.place import open_place
+from scannet_prep.source.scenes import Place, ProcessedFolder
 
 # Not packed: other archives, and the record that one person has accepted the terms.
 _OMITTED_ENDINGS = (SUFFIX, ACCEPTANCE_NAME)
+_HINT_SOURCE = "name a processed folder or a raw tree"
 _HINT_NAME = f"choose another name with -o, such as scannet{SUFFIX}"
 _HINT_FORCE = "name another file with -o, or replace this one with --force"
 _HINT_AGAIN = "fix or remove it, then pack again"
@@ -70,20 +66,16 @@ class PackReport:
     left_out: list[str] = field(hash=False)
 
 
-def _find_scenes(source: Path, manifest: Manifest | None) -> list[FileGroup]:
+def _find_scenes(source: Path, place: Place) -> list[FileGroup]:
     """Find the files of each scene, without opening them; sorted by id.
-
-    Args:
-        source: The folder.
-        manifest: The manifest of a processed folder; None for a raw tree.
 
     Raises:
         FileError: A scene cannot be used.
     """
     groups = []
-    if manifest is not None:
-        for scene_id, entry in sorted(manifest.scenes.items()):
-            path = processed_path(source, entry.split, scene_id)
+    if isinstance(place, ProcessedFolder):
+        for scene_id, entry in place.entries.items():
+            path = place.file_path(scene_id)
             files = {path.relative_to(source).as_posix(): path}
             groups.append(FileGroup(scene_id, entry.split, files, entry.fingerprint))
         return groups
@@ -157,13 +149,11 @@ def run(
             raise UsageError(f"{name}: an archive is a {SUFFIX} file", _HINT_NAME)
         if os.path.lexists(target) and not is_forced:
             raise UsageError(f"{name}: exists already", _HINT_FORCE)
-    kind: TreeKind = "raw"
-    manifest = None
-    if find_kind(source) != "raw":
-        kind = "processed"
-        manifest = read_manifest(source)
-        check_complete(manifest, source)
-    scenes = _find_scenes(source, manifest)
+    place = open_place(source)
+    kind = place.kind
+    if kind == "archive" or kind == "frames":
+        raise UsageError(f"{source}: cannot be packed", _HINT_SOURCE)
+    scenes = _find_scenes(source, place)
     others, left_out = _find_others(source, kind, scenes)
     groups = [others, *scenes]
     size_bytes = sum(group.size_bytes for group in groups)
@@ -183,7 +173,7 @@ def run(
         splits=Counter(group.split for group in scenes),
         size_bytes=size_bytes,
         stored_bytes=stored_bytes,
-        failures=[] if manifest is None else list(manifest.failures.values()),
+        failures=list(place.failures.values()),
         left_out=left_out,
     )
 
