@@ -246,7 +246,6 @@ def test_damaged_prediction_is_named_with_its_content(
         ),
         ("evaluate missed", 1, "nothing can be scored (vertices:"),
         ("evaluate small --task instance", 1, "small: 3"),
-        ("submit pred -o a.tar", 2, "'a.tar' does not end in .zip"),
     ],
 )
 def test_commands_that_cannot_be_carried_out_write_nothing(words, status, problem, place, folder):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import functools
-from collections.abc import Callable
+import os
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -37,17 +36,6 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
             **options,
         )
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse
-        """Parse arguments, and refuse unknown ones.
-
-        In argparse, the parser of a command passes unknown arguments on to the main parser, whose
-        hint would not name the command.
-        """
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unknown argument: {unknown[0]}")
-        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
@@ -145,34 +133,15 @@ def add_label_set_argument(parser: Container, text: str) -> None:
     )
 
 
-def add_dask_argument(parser: Container) -> None:
-    """Add the option that names a dask cluster."""
-    parser.add_argument(
+def add_worker_arguments(parser: Container) -> None:
+    """Add the options that say which workers do the work: `--jobs` or `--dask`."""
+    group = parser.add_mutually_exclusive_group()
+    add_jobs_argument(group)
+    group.add_argument(
         "--dask",
         metavar="ADDRESS",
         help="scheduler of a dask cluster that does the work, such as tcp://node01:8786",
     )
-
-
-def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Executor | None]:
-    """Make a context manager that connects to the dask cluster of `--dask`.
-
-    Returns:
-        The context manager. `with` yields an executor that runs on the cluster, or None without
-        `--dask`.
-
-    Raises:
-        UsageError: The cluster cannot be used, or a number of worker processes was given as well.
-    """
-    if arguments.dask is None:
-        return nullcontext()
-    if arguments.jobs is not None:
-        raise UsageError(
-            "--jobs and --dask contradict each other", "leave out --jobs: dask has its own workers"
-        )
-    from scannet_prep.base.workers import dask_executor
-
-    return dask_executor(arguments.dask)
 
 
 def add_jobs_argument(parser: Container, workers: str = "worker processes") -> None:
@@ -190,6 +159,23 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
     )
 
 
+def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Executor | None]:
+    """Make a context manager that connects to the dask cluster of `--dask`.
+
+    Returns:
+        The context manager. `with` yields an executor that runs on the cluster, or None without
+        `--dask`.
+
+    Raises:
+        UsageError: The cluster cannot be used.
+    """
+    if arguments.dask is None:
+        return nullcontext()
+    from scannet_prep.base.workers import dask_executor
+
+    return dask_executor(arguments.dask)
+
+
 def selection_from(arguments: argparse.Namespace) -> Selection:
     """Return the selection of scenes that the options describe.
 
@@ -205,17 +191,12 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
     scene_ids = None
     if arguments.scenes is not None:
         scene_ids = parse_scene_ids(arguments.scenes)
-    return Selection(
-        splits=tuple(Split.parse(name) for name in arguments.splits or ()),
-        scene_ids=scene_ids,
-        limit=arguments.limit,
-    )
+    splits = tuple(map(Split, arguments.splits or ()))
+    return Selection(splits, scene_ids, arguments.limit)
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:
     """Return the number of `--jobs`, by default the number of cores that this process may use."""
-    import os
-
     from scannet_prep.base.machine import find_core_limits
 
     if arguments.jobs is not None:
@@ -225,20 +206,17 @@ def jobs_from(arguments: argparse.Namespace) -> int:
     return max(1, smallest_limit)
 
 
-def whole_number(text: str, least: int = 0) -> int:
-    """Parse a whole number.
+def positive_number(text: str) -> int:
+    """Parse a whole number that is at least 1.
 
     Raises:
-        argparse.ArgumentTypeError: It is something else, too small, or does not fit into 32 bits.
+        argparse.ArgumentTypeError: It is something else, or does not fit into 32 bits.
     """
     # Some digits that are not ASCII, such as a superscript two, are refused by int().
     is_number = text.isascii() and text.isdigit()
-    if not is_number or not least <= int(text) < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    if not is_number or not 1 <= int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
-
-
-positive_number = functools.partial(whole_number, least=1)
 
 
 def place_argument(text: str) -> str | Path:
@@ -248,21 +226,7 @@ def place_argument(text: str) -> str | Path:
     return path_argument(text)
 
 
-def file_argument(*endings: str) -> Callable[[str], Path]:
-    """Make a function that parses the path of a file with one of these endings, such as `.csv`."""
-
-    def parse(text: str) -> Path:
-        if not text.endswith(endings):
-            raise argparse.ArgumentTypeError(f"{text!r} does not end in {' or '.join(endings)}")
-        return path_argument(text)
-
-    return parse
-
-
 def path_argument(text: str) -> Path:
     """Parse a path, with `~` for the home folder."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        # The path begins with ~NAME, and there is no user of that name.
-        raise argparse.ArgumentTypeError(f"{text!r}: there is no such home folder") from None
+    # Path.expanduser() raises an error if there is no such user.
+    return Path(os.path.expanduser(text))  # noqa: PTH111

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
+from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ class Console(Progress):
 
     @property
     def seconds(self) -> float:
-        """Seconds since the command began."""
-        return round(time.monotonic() - self._started_s, 3)
+        """How long the command has run, in seconds."""
+        duration_s = time.monotonic() - self._started_s
+        return round(duration_s, 3)
 
     def say(self, text: str) -> None:
         """Write a message on standard error, unless the command is quiet."""
@@ -71,11 +72,18 @@ class Console(Progress):
         self._tell(outcome.findings)
         status = outcome.status
         if status is None:
-            status = 3 if any(finding.is_error for finding in outcome.findings) else 0
+            has_errors = any(finding.is_error for finding in outcome.findings)
+            status = 3 if has_errors else 0
         if self.is_json:
             from scannet_prep.base.json import to_plain
 
-            self._print_json(status, to_plain(outcome.report) | to_plain(outcome.more))
+            head = {
+                "exit_status": status,
+                "command": self.command,
+                "seconds": self.seconds,
+            }
+            values = to_plain(outcome.report) | to_plain(outcome.more)
+            print_out(json.dumps(head | values))
         elif not self.is_quiet:
             text = "\n".join(outcome.lines)
             if text:
@@ -92,37 +100,29 @@ class Console(Progress):
 
         finding = Finding.from_error(error)
         status = 2 if isinstance(error, UsageError) else 1
+        outcome = Outcome(finding, findings=[finding], status=status)
         with suppress(OSError):  # standard output itself may be broken
-            self.show(Outcome(finding, findings=[finding], status=status))
+            self.show(outcome)
         return status
-
-    def interrupted(self) -> int:
-        """Report that the command was interrupted, and return the exit status."""
-        # Nothing is imported here: an interrupted import may have left a module unusable.
-        message = "interrupted: run the same command again"
-        self.warn(message)
-        if self.is_json:
-            with suppress(OSError):
-                self._print_json(130, {"error": "Interrupted", "message": message})
-        return 130
 
     def _tell(self, findings: Sequence[Finding]) -> None:
         """Write findings on standard error, then each of their hints once."""
         if self.is_quiet:
             findings = [finding for finding in findings if finding.is_error]
         shown = findings if self.is_verbose else findings[:_MAX_FINDINGS]
+        # Without doubles, in order.
+        hints = {}
         for finding in shown:
             self.warn(f"{finding.severity}: {finding}")
             if finding.trace:
                 self.warn(finding.trace)
-        if len(shown) < len(findings):
-            self.warn(f"... and {len(findings) - len(shown):,} more; all of them with -v or --json")
-        for hint in dict.fromkeys(finding.hint for finding in shown if finding.hint):
-            self.warn(f"hint: {hint}")
-
-    def _print_json(self, status: int, values: dict[str, Any]) -> None:
-        head = {"exit_status": status, "command": self.command, "seconds": self.seconds}
-        print_out(json.dumps(head | values))
+            if finding.hint:
+                hints[finding.hint] = f"hint: {finding.hint}"
+        left_out = len(findings) - len(shown)
+        if left_out:
+            self.warn(f"... and {left_out:,} more; all of them with -v or --json")
+        for hint in hints.values():
+            self.warn(hint)
 
     @property
     def can_ask(self) -> bool:
@@ -138,7 +138,8 @@ class Console(Progress):
             True for `y` or `yes`. Any other answer is a no, and so is the end of the input.
         """
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+        answer = sys.stdin.readline().strip()
+        return answer.lower() in {"y", "yes"}
 
     @contextmanager
     def work(self, title: str, total: int, unit: str) -> Iterator[None]:
@@ -149,16 +150,22 @@ class Console(Progress):
         if not sys.stderr.isatty():
             # A line at most every 30 s, with numbers only (ncols=0) instead of a bar. tqdm writes
             # to anything that looks like a file.
-            lines = SimpleNamespace(write=self._write_line, flush=sys.stderr.flush)
-            options = {"file": lines, "ncols": 0, "leave": False}
-            options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _PROGRESS_INTERVAL_S)
+            options = {
+                "file": SimpleNamespace(write=self._write_line, flush=sys.stderr.flush),
+                "ncols": 0,
+                "leave": False,
+                "delay": _PROGRESS_INTERVAL_S,
+                "mininterval": _PROGRESS_INTERVAL_S,
+                "maxinterval": _PROGRESS_INTERVAL_S,
+            }
+        is_bytes = unit == "B"
         self._bar = tqdm(
             # Let any call of `update` redraw the bar, even if nothing was counted.
             miniters=0,
             total=total or None,  # tqdm takes None for an unknown total
             desc=title,
-            unit=unit if unit == "B" else f" {unit}",  # tqdm puts no blank before it
-            unit_scale=unit == "B",
+            unit=unit if is_bytes else f" {unit}",  # tqdm puts no blank before it
+            unit_scale=is_bytes,
             smoothing=0.1,
             disable=not self.has_progress,
             **options,
@@ -177,9 +184,6 @@ class Console(Progress):
 
     def note(self, message: str) -> None:
         """Write a line above the bar, unless the command is quiet."""
-        if not sys.stderr.isatty():
-            self.say(message)
-            return
         from tqdm import tqdm
 
         # This removes the bar, if there is one, and draws it again below the line.
@@ -207,21 +211,19 @@ def print_out(text: str) -> None:
         _print(text, sys.stdout)
     except OSError as error:
         # Python flushes standard output at exit, and would report the same error again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
 def _print(text: str, stream: TextIO) -> None:
-    """Write a text, in which control characters are visible; on a terminal, errors are red.
+    """Write a text, in which control characters are visible.
 
     Names and contents of files may contain control characters, which must not control a terminal.
     """
     text = _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-    wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    if wants_color and stream.isatty():
-        text = re.sub(r"^error:", "\x1b[1;31merror:\x1b[0m", text)
     print(text, file=stream, flush=True)
 
 
@@ -236,14 +238,18 @@ def format_table(
         text_columns: Number of columns on the left that are text; the others are numbers, which
             are aligned to the right.
     """
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    table = [header, *rows]
+    columns = zip(*table, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    dashes = ["-" * width for width in widths]
+    table.insert(1, dashes)
     lines = []
-    for row in (header, ["-" * width for width in widths], *rows):
-        cells = []
-        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            cells.append(cell.ljust(width) if index < text_columns else cell.rjust(width))
-        lines.append("  ".join(cells).rstrip())
+    for row in table:
+        line = ""
+        for index, cell in enumerate(row):
+            side = "<" if index < text_columns else ">"
+            line += f"{cell:{side}{widths[index]}}  "
+        lines.append(line.rstrip())
     return "\n".join(lines)
 
 
@@ -254,14 +260,16 @@ def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
         splits: By split, numbers by name, the same names for each. Those named `*_bytes` are sizes.
     """
     rows = []
-    names: Sequence[str] = ()
+    header = ["split"]
     for split, numbers in splits.items():
-        names = [name.removesuffix("_bytes") for name in numbers]
+        header = ["split"]
         row = [split]
         for name, value in numbers.items():
-            row.append(format_bytes(value) if name.endswith("_bytes") else f"{value:,}")
+            is_size = name.endswith("_bytes")
+            header.append(name.removesuffix("_bytes"))
+            row.append(format_bytes(value) if is_size else f"{value:,}")
         rows.append(row)
-    return format_table(["split", *names], rows)
+    return format_table(header, rows)
 
 
 def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Iterator[str]:
@@ -278,39 +286,6 @@ def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Itera
     shown = entries if has_all else entries[:_MAX_LISTED]
     for entry in shown:
         yield f"  {entry}"
-    if len(shown) < len(entries):
-        yield f"  ... and {len(entries) - len(shown):,} more; all of them with -v"
-
-
-def describe_tasks(tasks: Iterable[Any]) -> tuple[dict[str, list[str]], list[str]]:
-    """Describe for a dry run which scenes would be made and why.
-
-    Args:
-        tasks: The tasks of a plan, each with `scene_id` and `reason`.
-
-    Returns:
-        The scenes by reason, and the same as lines for people.
-    """
-    reasons: dict[str, list[str]] = {}
-    for task in tasks:
-        reasons.setdefault(task.reason, []).append(str(task.scene_id))
-    count = sum(map(len, reasons.values()))
-    lines = [f"dry run: {count_of(count, 'scene')} would be made; nothing was written"]
-    for reason, scene_ids in reasons.items():
-        lines.append(f"  {len(scene_ids):,}: {reason} ({list_some(scene_ids)})")
-    return reasons, lines
-
-
-def summarize_run(report: Any, size: str, seconds: float) -> list[str]:  # noqa: ANN401 - of any stage
-    """Summarize a run that makes scenes.
-
-    Args:
-        report: The report of the run, with `made`, `kept`, `failures` and `out_dir`.
-        size: Amount of data in the output folder, for example `12 files, 3.4 GB`; may be empty.
-        seconds: Duration of the run.
-    """
-    counts = (
-        f"{len(report.made):,} made, {len(report.kept):,} kept, {len(report.failures):,} failed"
-    )
-    size = f"{size} in " if size else ""
-    return [f"{counts}, in {format_duration(seconds)}: {size}{report.out_dir}"]
+    left_out = len(entries) - len(shown)
+    if left_out:
+        yield f"  ... and {left_out:,} more; all of them with -v"

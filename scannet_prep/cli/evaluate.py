@@ -61,7 +61,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=shared.file_argument(".csv"),
+        type=shared.path_argument,
         metavar="FILE",
         help="write the scores of each scene to a .csv file, the worst scene first",
     )

@@ -8,7 +8,7 @@ examples:
   scannet-prep verify data/processed
   scannet-prep view scene0011_00
 
-help of a command: scannet-prep help COMMAND, or scannet-prep COMMAND --help
+help of a command: scannet-prep COMMAND --help
 completion with the Tab key: scannet-prep --print-completion bash|zsh|fish
 
 exit status:
@@ -24,7 +24,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -67,19 +67,16 @@ def main(
 
     Returns:
         The exit status.
+
+    Raises:
+        KeyboardInterrupt: The command was interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["help"]:
-        words = [*words[1:], "--help"]
     _make_streams_writable()
     # Reports wrong arguments. It is replaced as soon as the arguments are known.
     console = Console(is_json="--json" in words)
     try:
-        parser = make_parser(can_complete=_COMPLETION in words)
-        if not words:
-            parser.print_help(sys.stderr)
-            return 2
-        arguments = parser.parse_args(words)
+        arguments = make_parser(can_complete=_COMPLETION in words).parse_args(words)
         console = Console(
             command=arguments.command,
             is_json=arguments.json,
@@ -91,14 +88,15 @@ def main(
         before_result()
         # None: everything has been shown.
         return 0 if outcome is None else console.show(outcome)
-    except KeyboardInterrupt:
-        return console.interrupted()
     except BrokenPipeError:
         # The program that reads the output has ended, for example `| head`.
         return 1
     except Exception as error:  # noqa: BLE001 - reported, with the traceback of a bug
+        if isinstance(error.__context__, KeyboardInterrupt):
+            # The cleanup has failed, for example at a lock that was left locked.
+            raise KeyboardInterrupt from None
         before_result()
-        return console.interrupted() if _has_interrupt(error) else console.stop(error)
+        return console.stop(error)
 
 
 def _make_streams_writable() -> None:
@@ -111,16 +109,6 @@ def _make_streams_writable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _has_interrupt(error: BaseException) -> bool:
-    """Whether an error was raised while an interrupt was handled, for example by a lock."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            return True
-        cause = cause.__context__
-    return False
-
-
 def make_parser(*, can_complete: bool = False) -> CommandParser:
     """Make the parser of the whole program. The docstring of each command's module is its help.
 
@@ -130,6 +118,10 @@ def make_parser(*, can_complete: bool = False) -> CommandParser:
     """
     parser = CommandParser(prog="scannet-prep", text=__doc__)
     parser.add_argument("--version", action="version", version=f"scannet-prep {VERSION}")
+    if can_complete:
+        import shtab
+
+        shtab.add_argument_to(parser, _COMPLETION)
     commands = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", required=True
     )
@@ -140,17 +132,8 @@ def make_parser(*, can_complete: bool = False) -> CommandParser:
         module.add_arguments(command)
         add_output_arguments(command)
         command.set_defaults(run=module.run)
-    if can_complete:
-        _add_completion(parser, commands.choices.values())
-    return parser
-
-
-def _add_completion(parser: CommandParser, commands: Iterable[CommandParser]) -> None:
-    """Add the option that prints a script for a shell, and let the script complete paths."""
-    import shtab
-
-    shtab.add_argument_to(parser, _COMPLETION)
-    for command in commands:
+        # Scripts for shells complete paths.
         for action in command._actions:  # noqa: SLF001 - as shtab itself
-            if action.type in (path_argument, place_argument):
+            if can_complete and action.type in (path_argument, place_argument):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return parser

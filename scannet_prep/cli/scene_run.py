@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def add_run_arguments(parser: shared.CommandParser) -> shared.Container:
     """Add the options that say how to run, and return their group."""
     group = parser.add_argument_group("how to run")
-    shared.add_jobs_argument(group)
-    shared.add_dask_argument(group)
+    shared.add_worker_arguments(group)
     group.add_argument(
         "--force", action="store_true", help="make scenes again even if they are up to date"
     )

@@ -42,7 +42,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=shared.file_argument(".zip"),
+        type=shared.path_argument,
         required=True,
         metavar="FILE",
         help="the .zip file to write",
