@@ -16,7 +16,7 @@ from training_sources import check_same
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.annotate import MAX_GROUPS, annotate, measure_groups
 from scannet_prep.processed.scene import encode_processed
-from scannet_prep.raw.tree import find_raw_scenes
+from scannet_prep.raw.tree import list_raw
 from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
@@ -152,6 +152,7 @@ def test_train_scene_without_a_needed_file_fails_and_names_it(tmp_path, suffix):
 def test_scene_that_cannot_be_used_and_a_file_that_cannot_be_read_fail_by_name(tmp_path):
     raw = tiny.write_tiny(tmp_path, {INFO: None})
     (raw.directory / f"{raw.scene_id}{INFO}").symlink_to("nowhere")
+    raw = list_raw(tmp_path).scenes[raw.scene_id]
 
     with pytest.raises(FileError, match=r"scene0000_00\.txt: "):
         process_written(raw)
@@ -340,7 +341,7 @@ def test_synthetic_scene_equals_the_loops_and_has_the_same_bytes_each_time(tmp_p
     made = make_scene(tiny.SCENE_ID, vertices=600, seed=3)
     folder = write_scene(made, tmp_path)
     edit_json(folder / f"{tiny.SCENE_ID}.aggregation.json", repeat_groups)
-    (raw,) = find_raw_scenes(tmp_path).values()
+    (raw,) = list_raw(tmp_path).scenes.values()
 
     scene = process_written(raw, **options)
 

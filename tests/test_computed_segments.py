@@ -1,6 +1,7 @@
 """Computed segments of scenes that have none in the release: the option, the marks, and exports."""
 
 import json
+import shutil
 
 import numpy as np
 import plyfile
@@ -8,7 +9,10 @@ import pytest
 from commands import TEST, TRAIN, VAL, digests, run_main
 
 from scannet_prep import ScanNet, read_processed
-from scannet_prep.release.files import MESH
+from scannet_prep.errors import ContentError
+from scannet_prep.processed.make_scene import compute_segments
+from scannet_prep.raw.mesh import Mesh
+from scannet_prep.release.files import MESH, SEGMENTS
 from scannet_prep.superpoints import segment_mesh
 from scannet_prep.synthetic import write_release
 
@@ -80,13 +84,7 @@ def test_option_belongs_to_the_folder(raw, plain, computed):
     assert "segments_source" not in stored
 
 
-def test_info_and_view_say_which_segments_are_computed(plain, computed, tmp_path):
-    archive = tmp_path / "a.tar.zst"
-    assert run_main("pack", computed, "-o", archive).status == 0
-
-    for place, count in ((computed, 1), (archive, 1), (plain, 0)):
-        facts = run_main("info", place, "--json").json["facts"]
-        assert facts["scenes_with_computed_segments"] == count
+def test_view_says_which_segments_are_computed(computed, tmp_path):
     for scene_id, is_computed in ((TEST, True), (TRAIN, False)):
         page = tmp_path / f"{scene_id}.html"
         run_main("view", scene_id, "--source", computed, "-o", page)
@@ -107,3 +105,58 @@ def test_exports_take_computed_segments_of_test_scenes(computed, tmp_path):
     superpoints = export("oneformer3d", "oneformer3d") / "super_points"
     numbers = np.fromfile(superpoints / f"{TEST}.bin", np.int64)
     np.testing.assert_array_equal(numbers, segments)
+
+
+def write_segments(raw, tmp_path):
+    """Copy the raw tree, with segments of the test scene as the Segmentator writes them."""
+    copy = tmp_path / "raw"
+    shutil.copytree(raw, copy)
+    positions, faces = read_mesh(raw)
+    numbers = segment_mesh(positions, faces, threshold=0.1)
+    document = {
+        "params": {"kThresh": 0.1, "segMinVerts": 20},
+        "sceneId": f"/{TEST}_vh_clean_2",
+        "segIndices": (numbers * 7).tolist(),
+    }
+    (copy / f"scans_test/{TEST}/{TEST}{SEGMENTS.suffix}").write_text(json.dumps(document))
+    return copy, numbers
+
+
+@pytest.mark.parametrize("words", [[], ["--compute-segments"]])
+def test_segments_beside_the_mesh_of_a_test_scene_are_used_and_marked(raw, tmp_path, words):
+    copy, numbers = write_segments(raw, tmp_path)
+
+    outcome = run_main("process", copy, "-o", tmp_path / "out", "--strict", *words)
+
+    assert outcome.status == 0, outcome.stderr
+    scene = read_test_scene(tmp_path / "out")
+    np.testing.assert_array_equal(scene.segments, numbers)
+    assert scene.meta.segment_ids == tuple(range(0, 7 * numbers.max() + 1, 7))
+    assert scene.meta.segments_source == "beside the mesh"
+    assert scene.meta.warnings == ()
+    entry = json.loads((tmp_path / "out/manifest.json").read_text())["scenes"][TEST]
+    assert entry["segments_source"] == "beside the mesh"
+    assert run_main("verify", copy).status == 0
+    assert run_main("verify", tmp_path / "out").status == 0
+
+
+def test_mesh_whose_faces_repeat_their_vertices_has_the_segments_of_its_surface(raw):
+    positions, faces = read_mesh(raw)
+    corners = faces.ravel()
+    soup = positions[corners]
+    colors = np.zeros((len(soup), 3), np.uint8)
+    labels = np.empty(0, np.uint16)
+
+    def compute(points, triangles):
+        return compute_segments(Mesh(points, colors, triangles, None, labels))
+
+    numbers = compute(soup, np.arange(len(soup), dtype=np.int32).reshape(-1, 3))
+
+    whole = compute(positions, faces)[corners]
+    # The order of the vertices is another one: the partitions are equal, and so are their orders.
+    assert len(set(zip(whole.tolist(), numbers.tolist(), strict=True))) == len(set(whole.tolist()))
+    firsts = np.unique(numbers, return_index=True)[1]
+    assert firsts.tolist() == sorted(firsts)
+    for triangles in (np.empty((0, 3), np.int32), np.array([[0, 1, 2]], np.int32)):
+        with pytest.raises(ContentError, match=f"its {len(triangles)} faces join few of its 700"):
+            compute(positions, triangles)

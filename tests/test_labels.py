@@ -14,7 +14,6 @@ from scannet_prep.release.label_map import (
     RawIds,
     builtin_label_map,
     describe_differences,
-    find_label_map,
     read_label_map,
 )
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, parse_label_set
@@ -193,15 +192,8 @@ def test_only_changed_and_missing_rows_of_the_release_are_differences():
     )
 
 
-def test_label_map_is_found_beside_the_scenes_even_if_it_is_a_broken_link(tmp_path):
-    assert find_label_map(tmp_path) is None
-    path = write_map(tmp_path / "tasks", *ROWS)  # in OctFormer's layout
-    for name in (".", "scans", "scans_test"):
-        assert find_label_map(tmp_path / name) == path
-    assert find_label_map(tmp_path / "elsewhere") is None
-
+def test_label_map_that_is_a_broken_link_is_an_error(tmp_path):
     (tmp_path / NAME).symlink_to("nowhere")
-    assert find_label_map(tmp_path) == tmp_path / NAME
     with pytest.raises(MissingFileError, match="is a link that leads nowhere"):
         read_label_map(tmp_path / NAME)
 

@@ -1,20 +1,26 @@
 """Scenes that are not from the release: processed, read, packed, verified and sampled."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
-from commands import PYTHON, run_main, run_words
+from commands import PYTHON, digests, run_main, run_words
 from tiny import Ply
 
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.release.scene import SceneId
+from scannet_prep.release.splits import find_official_split
 
 LONGEST_NAME = "a" * 96
+ANNOTATION = {
+    "_vh_clean_2.0.010000.segs.json": tiny.segments_file(scene_id="plot_01"),
+    ".aggregation.json": tiny.aggregation_file(scene_id="plot_01"),
+}
 
 
 def write_own(raw_dir, name, files, folder="scans_test"):
@@ -33,11 +39,7 @@ def raw_dir(tmp_path):
     tiny.write_tiny(raw_dir)
     no_annotation = {"_vh_clean_2.0.010000.segs.json": None, ".aggregation.json": None}
     tiny.write_tiny(raw_dir, no_annotation, tiny.TEST_SCENE_ID)
-    annotated = {
-        "_vh_clean_2.ply": Ply().encode(),
-        "_vh_clean_2.0.010000.segs.json": tiny.segments_file(scene_id="plot_01"),
-        ".aggregation.json": tiny.aggregation_file(scene_id="plot_01"),
-    }
+    annotated = {"_vh_clean_2.ply": Ply().encode(), **ANNOTATION}
     write_own(raw_dir, "plot_01", annotated, "scans")
     write_own(raw_dir, LONGEST_NAME, {"_vh_clean_2.ply": Ply(position_type="double").encode()})
     room = {"_vh_clean_2.ply": Ply(format="ascii").encode().replace(b"red", b"r")}
@@ -90,15 +92,24 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
     np.testing.assert_array_equal(dataset[1]["points"], room.points)
 
 
-def test_own_train_scenes_are_in_val_if_only_that_is_selected(raw_dir, tmp_path):
-    out_dir = tmp_path / "out"
-    assert run_main("process", raw_dir, "-o", out_dir, "--splits", "val").status == 0
-    assert ScanNet(out_dir, split="val").scene_ids == ["plot_01"]
+def test_folder_of_own_scenes_tells_their_split_and_other_folders_need_a_selection(tmp_path):
+    mesh = {"_vh_clean_2.ply": Ply().encode()}
+    for folder in ("val", "test", "scans_test", "mine"):
+        files = mesh | (ANNOTATION if folder == "val" else {})
+        write_own(tmp_path / "raw", f"room-{folder}", files, folder)
+    words = ("process", tmp_path / "raw", "-o", tmp_path / "out", "--json")
 
-    # A later run for all splits leaves it there.
-    assert run_main("process", raw_dir, "-o", out_dir).status == 0
-    assert ScanNet(out_dir, split="val").scene_ids == ["plot_01"]
-    assert ScanNet(out_dir, split="train").scene_ids == ["scene0000_00"]
+    outcome = run_main(*words)
+    named = run_main(*words, "--scenes", "room-mine", "--splits", "test")
+
+    assert sorted(outcome.json["made"]) == ["room-scans_test", "room-test", "room-val"]
+    (failure,) = outcome.json["failures"]
+    assert failure["scene_id"] == "room-mine"
+    assert "nor in a folder of its split" in failure["message"]
+    assert named.json["made"] == ["room-mine"]
+    assert ScanNet(tmp_path / "out", split="val").scene_ids == ["room-val"]
+    test_scenes = ["room-mine", "room-scans_test", "room-test"]
+    assert ScanNet(tmp_path / "out", split="test").scene_ids == test_scenes
 
 
 def test_what_looks_like_a_scene_and_is_none_fails_by_name_without_stopping_the_others(
@@ -137,12 +148,22 @@ OWN_MESHES = {
     "doubles as text": (Ply(format="ascii", position_type="double"), []),
     "other names": (("red", "diffuse_red", "green", "diffuse_green", "blue", "diffuse_blue"), []),
     "short names": (("red", "r", "green", "g", "blue", "b"), []),
+    "names with more": (("red", "color_R_8", "green", "color_G_8", "blue", "color_B_8"), []),
+    "other letters": (("red", "Red", "green", "Green", "blue", "Blue"), []),
     "floats": (Ply(color_type="float", colors=(np.array(tiny.COLORS) - 0.4) / 255), []),
     "no colours": (
         ("red", "x1", "green", "x2", "blue", "x3"),
         ["no_colors", "unused_properties: the mesh has x1, x2, x3"],
     ),
+    "two colours": (
+        ("red", "a_red", "green", "a_green", "blue", "a_blue"),
+        ["no_colors", "unused_properties: the mesh has b_red, b_green, b_blue, a_red"],
+    ),
     "no faces": (Ply(faces=None), ["no_faces"]),
+    "no faces but normals": (
+        Ply(faces=None, extra_before=(("float", "nx"), ("float", "ny"), ("float", "nz"))),
+        ["file_normals"],
+    ),
     "more": (
         Ply(
             extra_before=(("float", "s"), ("float", "nx")),
@@ -162,6 +183,9 @@ OWN_MESHES = {
 def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unused(tmp_path, name):
     made, expected = OWN_MESHES[name]
     data = Ply().encode() if isinstance(made, tuple) else made.encode()
+    if name == "two colours":
+        more = [("uchar", f"b_{color}") for color in ("red", "green", "blue")]
+        data = Ply(extra_before=more).encode()
     if isinstance(made, tuple):
         for old, new in zip(made[::2], made[1::2], strict=True):
             data = data.replace(f"uchar {old}\n".encode(), f"uchar {new}\n".encode())
@@ -173,9 +197,9 @@ def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unus
     assert len(notes) == len(expected)
     for note, start in zip(notes, expected, strict=True):
         assert note.startswith(start)
-    colors = [[128] * 3] * 6 if name == "no colours" else [list(color) for color in tiny.COLORS]
-    assert mesh.colors.tolist() == colors
-    assert len(mesh.faces) == (0 if name == "no faces" else 4)
+    is_grey = name in {"no colours", "two colours"}
+    assert mesh.colors.tolist() == ([[128] * 3] * 6 if is_grey else [list(c) for c in tiny.COLORS])
+    assert len(mesh.faces) == (0 if name.startswith("no faces") else 4)
 
 
 @pytest.mark.parametrize(
@@ -295,3 +319,81 @@ def test_mesh_of_the_release_that_lacks_what_all_have_fails(tmp_path, scene_id, 
     assert outcome.status == 3
     assert lacks in outcome.stderr
     assert "download its files again" in outcome.stderr
+
+
+def test_points_without_faces_have_the_normals_of_their_file(tmp_path):
+    normals = [(0, 0, 3), (0, 0, 3), (3, 4, 0), (0, 0, 0), (float("nan"), 0, 0), (0, -1, 0)]
+    rows = zip(tiny.POSITIONS, normals, strict=True)
+    lines = ["ply", "format ascii 1.0", "element vertex 6"]
+    lines += [f"property float {name}" for name in ("x", "y", "z", "nx", "ny", "nz")]
+    lines += ["end_header", *(" ".join(map(str, (*row, *normal))) for row, normal in rows)]
+    file = tmp_path / "cloud.ply"
+    file.write_text("\n".join([*lines, ""]))
+
+    sample = sample_from_mesh(file)
+    turned = sample_from_mesh(file, axis_alignment=TURN)
+
+    expected = np.array([(0, 0, 1), (0, 0, 1), (0.6, 0.8, 0), (0, 0, 0), (0, 0, 0), (0, -1, 0)])
+    np.testing.assert_allclose(sample["normals"], expected, atol=1e-3)
+    np.testing.assert_allclose(turned["normals"], expected @ TURN[:3, :3].T, atol=1e-3)
+    with pytest.raises(FileError, match=r"cloud\.ply: its 0 faces join few of its 6 vertices"):
+        sample_from_mesh(file, compute_segments=True)
+
+
+def copy_in_layout(raw, out, place):
+    """Copy the files of all scenes into the layout that `place` names."""
+    for folder in (*(raw / "scans").iterdir(), *(raw / "scans_test").iterdir()):
+        split = find_official_split(folder.name) or "train"
+        target = out / place.format(split=split, scene=folder.name)
+        target.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            shutil.copy(path, target)
+
+
+@pytest.mark.parametrize(
+    "place", ["{split}", "scannetv2/{split}", "{split}/{scene}", "v2/{scene}", "."]
+)
+def test_scenes_in_any_layout_have_the_arrays_of_those_in_the_layout_of_the_release(
+    whole_dir, tmp_path, place
+):
+    copy_in_layout(whole_dir / "raw", tmp_path / "raw", place)
+    shutil.copy(whole_dir / "raw/scannetv2-labels.combined.tsv", tmp_path / "raw")
+
+    outcome = run_main("process", tmp_path / "raw", "-o", tmp_path / "out")
+
+    assert outcome.status == 0, outcome.stderr
+    assert f"label map: {tmp_path}/raw/scannetv2-labels.combined.tsv" in outcome.stderr
+    assert digests(tmp_path / "out") == digests(whole_dir / "processed")
+    packed = run_main("pack", tmp_path / "raw", "-o", tmp_path / "raw.tar.zst")
+    assert packed.status == 1
+    assert "is no place from which scenes are packed" in packed.stderr
+
+
+def test_scenes_in_folders_of_another_split_fail_and_hints_name_no_download_of_what_is_own(
+    tmp_path,
+):
+    mesh = {"_vh_clean_2.ply": Ply().encode()}
+    write_own(tmp_path / "raw", tiny.SCENE_ID, mesh)
+    write_own(tmp_path / "raw", "scene0900_00", mesh, "scans")
+    write_own(
+        tmp_path / "raw", tiny.TEST_SCENE_ID, mesh | {".aggregation.json": tiny.aggregation_file()}
+    )
+    outcome = run_main("process", tmp_path / "raw", "-o", tmp_path / "out", "--json")
+    named = run_main(
+        "process",
+        tmp_path / "raw",
+        "-o",
+        tmp_path / "named",
+        "--json",
+        "--scenes",
+        "scene0900_00",
+        "--splits",
+        "train",
+    )
+
+    assert (outcome.status, named.status) == (3, 3)
+    failures = {one["scene_id"]: one for one in outcome.json["failures"]}
+    assert "is a train scene, but lies among test scenes" in failures[tiny.SCENE_ID]["message"]
+    assert failures[tiny.TEST_SCENE_ID]["path"].endswith(".segs.json")
+    for one in (*outcome.json["failures"], *named.json["failures"]):
+        assert "download" not in one["hint"]

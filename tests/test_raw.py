@@ -12,7 +12,7 @@ from tiny import Ply
 
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.raw.segments import compact_unsigned
-from scannet_prep.raw.tree import find_raw_scenes, find_strangers
+from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 
 TEXT = "ascii"
@@ -282,110 +282,175 @@ def make_tree(root, *names):
             path.write_bytes(b"")
 
 
-def test_scenes_are_found_in_each_place_and_everything_else_is_named(tmp_path):
-    make_tree(
-        tmp_path,
-        "scans/scene0000_00/scene0000_00_vh_clean_2.ply",
-        "scene0000_00/",
-        "scene0011_00/scene0011_00.txt",
-        "scans_test/scene0707_00/",
-        "scans/plot_01/plot_01.aggregation.json",
-        "scans_test/room/room_vh_clean_2.ply",
-        "scans/._scene0000_02/",
-        "tasks/scannet_frames_25k.zip",
-        "processed/train/scene0000_00.npz",
-        # Not used: errors.
-        "scans/scene00_00/scene00_00_vh_clean_2.ply",
-        "scans/Scene0000_00/Scene0000_00_vh_clean_2.ply",
-        "scans/scene0000_00_copy/scene0000_00_copy_vh_clean_2.ply",
-        "scans/my room/my room_vh_clean_2.ply",
-        "scans_test/office/mesh.ply",
-        "scans_test/loose.ply",
-        # Not used: notes.
-        "scans/old/readme.md",
-        "hall/hall_vh_clean_2.ply",
-    )
-    (tmp_path / "scans/gone").symlink_to("nowhere")
-
-    scenes = find_raw_scenes(tmp_path)
-
-    places = {name: scene.directory for name, scene in scenes.items()}
-    assert places == {
-        "plot_01": tmp_path / "scans/plot_01",
-        "room": tmp_path / "scans_test/room",
-        "scene0000_00": tmp_path / "scans/scene0000_00",
-        "scene0011_00": tmp_path / "scene0011_00",
-        "scene0707_00": tmp_path / "scans_test/scene0707_00",
-    }
-    assert [scene.split for scene in scenes.values()] == ["train", "test", "train", "val", "test"]
-    assert [scene.is_own for scene in scenes.values()] == [True, True, False, False, False]
-    assert not any(scene.problem for scene in scenes.values())
-    assert scenes["room"].path(MESH) == tmp_path / "scans_test/room/room_vh_clean_2.ply"
-
-    strangers = find_strangers(tmp_path)
-    names = {"error": set(), "note": set()}
-    for stranger in strangers:
-        names[stranger.severity].add(stranger.subject.removeprefix(f"{tmp_path}/"))
-        assert stranger.hint or stranger.severity == "note"
-    assert names == {
-        "error": {
-            "scans/scene00_00",
-            "scans/Scene0000_00",
-            "scans/scene0000_00_copy",
-            "scans/my room",
-            "scans_test/office",
-            "scans_test/loose.ply",
-        },
-        "note": {"scans/old", "scans/gone", "hall"},
-    }
+# The files of scenes, with the scene, and the split that it belongs to.
+PLACES = {
+    "scans/scene0000_00/scene0000_00_vh_clean_2.ply": ("scene0000_00", "train"),
+    "scene0011_00/scene0011_00.txt": ("scene0011_00", "val"),
+    "scans_test/scene0707_00/": ("scene0707_00", "test"),
+    "scans/plot_01/plot_01.aggregation.json": ("plot_01", "train"),
+    "scans_test/room/room_vh_clean_2.ply": ("room", "test"),
+    # In the layout of PointGroup, and in folders of people.
+    f"train/scene0191_00{SEGMENTS.suffix}": ("scene0191_00", "train"),
+    "val/scene0568_00_vh_clean_2.ply": ("scene0568_00", "val"),
+    "val/hall-2_vh_clean_2.ply": ("hall-2", "val"),
+    "v2/scans/scene0002_00/scene0002_00.sens": ("scene0002_00", "train"),
+    "dataset/scannetv2/test/scene0708_00_vh_clean_2.ply": ("scene0708_00", "test"),
+    "scene0015_00_vh_clean.aggregation.json": ("scene0015_00", "val"),
+    "mine/attic/attic_vh_clean_2.ply": ("attic", None),
+}
+IGNORED = [
+    "scene0000_00/",
+    "scans/._scene0001_00/scene0001_00_vh_clean_2.ply",
+    "scans/scene0000_00/color/scene0001_00_vh_clean_2.ply",
+    "tasks/scannet_frames_25k.zip",
+    "processed/train/scene0001_00.npz",
+    "lists/scannetv2_train.txt",
+    "other/scene0003_00/coord.npy",
+]
+# Files that are not used, with the severity of the finding about their folder.
+UNUSED = {
+    "scans/scene00_00/scene00_00_vh_clean_2.ply": "error",
+    "scans/Scene0000_00/Scene0000_00_vh_clean_2.ply": "error",
+    "scans/scene0000_00_copy/scene0000_00_copy_vh_clean_2.ply": "error",
+    "scans/my room/my room_vh_clean_2.ply": "error",
+    "scans_test/office/mesh.ply": "error",
+    "scans_test/loose.ply": "error",
+    "scans/old/readme.md": "note",
+    "scans/scene0000_00/scene0000_00_vh_clean_2.0.020000.segs.json": "note",
+    "train/scene0191_00 (1).ply": "note",
+    "txt/scene0191_00.txt": "note",
+    "scannetv2-labels.tsv": "note",
+}
 
 
-@pytest.mark.parametrize("names", [["scene0000_00/"], ["room/room_vh_clean_2.ply"]])
-def test_scenes_are_found_if_the_folder_of_the_scenes_is_given(tmp_path, monkeypatch, names):
-    make_tree(tmp_path / "scans", *names)
-    monkeypatch.chdir(tmp_path / "scans")
+def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp_path):
+    make_tree(tmp_path, *PLACES, *IGNORED, *UNUSED)
+    (tmp_path / "scans_test/gone").symlink_to("nowhere")
 
-    for raw_dir in (tmp_path / "scans", Path()):
-        (scene,) = find_raw_scenes(raw_dir).values()
+    listing = list_raw(tmp_path)
+
+    found = {}
+    for scene_id, scene in listing.scenes.items():
+        for path in scene.files.values() or [scene.directory / "x"]:
+            name = str(path.relative_to(tmp_path)).removesuffix("x")
+            found[name] = (scene_id, scene.split)
+        assert scene.problem == ""
+        assert scene.is_own is not scene_id.startswith("scene")
+    assert found == PLACES
+    assert list(listing.scenes) == sorted(listing.scenes)
+
+    expected = {}
+    for name, severity in UNUSED.items():
+        folder = str((tmp_path / name).parent)
+        expected[folder] = severity
+        (finding,) = (one for one in listing.findings if one.subject == folder)
+        assert name.split("/")[-1] in finding.message or severity == "note"
+        assert finding.hint or severity == "note"
+    assert {finding.subject: finding.severity for finding in listing.findings} == expected
+    assert any("gone" in finding.message for finding in listing.findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("scans/scene0000_00/", "scans"),
+        ("scans/scene0000_00/scene0000_00_vh_clean_2.ply", "scans/scene0000_00"),
+        ("scans/room/room_vh_clean_2.ply", "scans"),
+        ("scans/room/room_vh_clean_2.ply", "scans/room"),
+        ("train/scene0000_00.aggregation.json", "train"),
+    ],
+)
+def test_scene_is_found_with_the_label_map_if_a_part_of_the_tree_is_given(
+    tmp_path, monkeypatch, name, part
+):
+    make_tree(tmp_path, name, "tasks/scannetv2-labels.combined.tsv")
+    monkeypatch.chdir(tmp_path / part)
+
+    for raw_dir in (tmp_path / part, Path()):
+        listing = list_raw(raw_dir)
+        (scene,) = listing.scenes.values()
         assert scene.split == "train"
+        assert listing.label_map == tmp_path / "tasks/scannetv2-labels.combined.tsv"
+
+
+@pytest.mark.parametrize("place", ["", "tasks/", "train/", "v2/", "v2/scans/"])
+def test_label_map_that_lies_with_the_scenes_is_found_and_others_are_named(tmp_path, place):
+    label_map = tmp_path / place / "scannetv2-labels.combined.tsv"
+    make_tree(tmp_path, "train/scene0000_00_vh_clean_2.ply")
+    assert list_raw(tmp_path).label_map is None
+    label_map.parent.mkdir(parents=True, exist_ok=True)
+    label_map.symlink_to("nowhere")
+    make_tree(tmp_path, "v2/scans/scene0000_01/scannetv2-labels.combined.tsv")
+
+    listing = list_raw(tmp_path)
+
+    assert listing.label_map == label_map
+    (finding,) = (one for one in listing.findings if one.subject.endswith(".tsv"))
+    assert "scene0000_01" in finding.subject
+    assert finding.message == f"not used: the label map is {label_map}"
 
 
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
         (["data/"], "holds no scene folders"),
-        (["scans/scene00_00/scene00_00_vh_clean_2.ply"], "scans/scene00_00: is not used"),
-        (["scans_test/room.ply"], r"scans_test/room\.ply: is not used"),
-        (["scans"], "scans: cannot be listed: Not a directory"),
+        (["scans/scene00_00/scene00_00_vh_clean_2.ply"], "scans/scene00_00: not used"),
+        (["scans_test/room.ply"], r"scans_test: not used, .*: room\.ply"),
+        (["scans"], "scans: is not a folder, or a link that leads nowhere"),
     ],
 )
 def test_tree_without_scenes_is_an_error_that_says_what_is_expected(tmp_path, names, problem):
     make_tree(tmp_path / "raw", *names)
 
     with pytest.raises(FileError, match=problem):
-        find_raw_scenes(tmp_path / "raw")
+        list_raw(tmp_path / "raw")
     with pytest.raises(MissingFileError, match="no such folder") as caught:
-        find_raw_scenes(tmp_path / "absent")
+        list_raw(tmp_path / "absent")
     assert "scans/scene0000_00" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("names", "scene_id", "problem"),
+    ("names", "problem", "notes"),
     [
         (
             [
                 "scene0000_00/scene0000_00_vh_clean_2.ply",
                 "scans/scene0000_00/scene0000_00_vh_clean_2.ply",
             ],
-            "scene0000_00",
-            "both have a mesh; remove one of the two",
+            "has the same scene as .*, and both have a mesh; remove one",
+            [],
         ),
-        (["scans/scene0000_00"], "scene0000_00", "is not a folder, or a link that leads nowhere"),
+        # A folder of the scene comes before a flat copy.
+        (
+            [
+                "scans/scene0000_00/scene0000_00_vh_clean_2.ply",
+                "train/scene0000_00_vh_clean_2.ply",
+            ],
+            "",
+            ["train"],
+        ),
+        (
+            ["json/scene0000_00.aggregation.json", "ply/scene0000_00_vh_clean_2.ply"],
+            "",
+            ["json"],
+        ),
+        (["val/scene0000_00_vh_clean_2.ply"], "is a train scene, but lies among val scenes", []),
+        (["scans_test/scene0000_00/"], "is a train scene, but lies among test scenes", []),
+        (["test/x/scene0000_00.sens"], "is a train scene, but lies among test scenes", []),
+        (["scans/scene0707_00/"], "", ["scans/scene0707_00"]),
     ],
 )
-def test_scene_that_cannot_be_used_is_found_with_its_problem(tmp_path, names, scene_id, problem):
+def test_scene_in_two_folders_or_a_wrong_one_has_a_problem_or_a_note(
+    tmp_path, names, problem, notes
+):
     make_tree(tmp_path, *names)
 
-    scene = find_raw_scenes(tmp_path)[scene_id]
+    listing = list_raw(tmp_path)
 
+    (scene,) = listing.scenes.values()
     assert re.search(problem, scene.problem)
+    assert bool(problem) is bool(scene.problem)
+    assert [finding.subject for finding in listing.findings] == [
+        str(tmp_path / note) for note in notes
+    ]
+    assert {finding.severity for finding in listing.findings} <= {"note"}

@@ -28,7 +28,7 @@ from scannet_prep.processed.scene import (
     parse_processed,
 )
 from scannet_prep.raw.check import read_raw_file
-from scannet_prep.raw.tree import RawScene
+from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
 
@@ -261,7 +261,7 @@ def write_tiny(raw_dir, files=None, scene_id=SCENE_ID):
     for suffix, data in (_DEFAULT | (files or {})).items():
         if data is not None:
             (directory / f"{scene_id}{suffix}").write_bytes(data)
-    return RawScene(SceneId(scene_id), directory)
+    return list_raw(raw_dir).scenes[SceneId(scene_id)]
 
 
 def process_tiny(

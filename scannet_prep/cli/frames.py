@@ -57,7 +57,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "raw",
         metavar="RAW",
         default="data/ScanNet",
-        text="folder with scans/ and scans_test/, or with the scene folders",
+        text="folder with the scenes, such as scans/ and scans_test/",
     )
     shared.add_path_argument(
         parser,

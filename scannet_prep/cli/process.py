@@ -1,7 +1,8 @@
 """Make one .npz of each raw scene, with points, normals, colors, labels, instances and segments.
 
-RAW has the layout of the release. A scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply
-or, with segments and groups, in scans/NAME/.
+Scenes are found wherever their files lie together under the names of the release: in scans/SCENE/
+and scans_test/SCENE/, in train/, val/ and test/, and elsewhere. A scene of your own lies in
+scans_test/NAME/NAME_vh_clean_2.ply or, with segments and groups, in scans/NAME/.
 
 A processed folder has one set of options. They are stored in its manifest, so a later command need
 not repeat them, and a command with different options is refused. To change them, process the whole
@@ -38,7 +39,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "raw",
         metavar="RAW",
         default="data/ScanNet",
-        text="folder with scans/ and scans_test/, or with the scene folders",
+        text="folder with the scenes, such as scans/ and scans_test/",
     )
     shared.add_path_argument(
         parser,

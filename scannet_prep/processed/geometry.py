@@ -19,6 +19,7 @@ def points_and_normals(
     positions: NDArray[np.floating[Any]],
     faces: NDArray[np.int32],
     aligned_from_scan: NDArray[np.float64] | None,
+    normals: NDArray[np.floating[Any]] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float16]]:
     """Compute the stored geometry of a mesh: points and normals, both in the same frame.
 
@@ -27,6 +28,7 @@ def points_and_normals(
         faces: int32 (F, 3), indices into `positions`, in range.
         aligned_from_scan: float64 (4, 4), the `axisAlignment` of the scan; None to stay in the
             frame of the scan.
+        normals: (V, 3), of any length, to be used instead of those of the faces.
 
     Returns:
         Points, float32 (V, 3), metres, and unit normals, float16 (V, 3), weighted by the area of
@@ -34,7 +36,10 @@ def points_and_normals(
     """
     # Positions, and the sum of the cross products at each vertex: both (3, V), frame of the scan.
     columns = np.ascontiguousarray(positions.T, np.float64)
-    sums = _sum_products(columns, faces)
+    if normals is None:
+        sums = _sum_products(columns, faces)
+    else:
+        sums = normals.T.astype(np.float64)
     # Move both to the aligned frame. The sums are not computed there, because moved coordinates are
     # rounded, and faces without area would no longer give 0. For the cofactors C of the matrix M,
     # (M a) x (M b) = C (a x b); for a rotation, C = M.
@@ -50,8 +55,8 @@ def points_and_normals(
     lengths[lengths == 0] = 1
     sums /= lengths
     points = np.stack([*columns], axis=1, dtype=np.float32, casting="same_kind")
-    normals = np.stack([*sums], axis=1, dtype=np.float16, casting="same_kind")
-    return points, normals
+    units = np.stack([*sums], axis=1, dtype=np.float16, casting="same_kind")
+    return points, units
 
 
 def move_columns(

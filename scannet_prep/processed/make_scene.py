@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.version import VERSION
-from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.errors import ContentError, FileError, MissingFileError
 from scannet_prep.processed.annotate import Annotation, annotate, measure_groups
 from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.ply_labels import take_ply_labels
@@ -46,6 +46,8 @@ from scannet_prep.superpoints import segment_mesh
 _Contents: TypeAlias = Mapping[FileKind, Any]
 """The raw files of a scene by kind: `Mesh`, `ScanInfo`, `Segmentation`, `Aggregation`."""
 
+# Edges join each smaller segment to another one.
+_MIN_VERTICES = 20
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 _AGGREGATION_HINT = "download the groups of the scene's mesh: scannet-prep download"
 _SCANNET200_HINT = "download it: scannet-prep download; or leave out --scannet200"
@@ -59,8 +61,7 @@ def find_raw_files(
     """Find the files that a scene is made from, by kind; at most one of the two kinds of groups.
 
     Train and val scenes need their annotation, and those of the release their metadata if points
-    are aligned. Test scenes of the release have no annotation. An own test scene may have any file
-    but the mesh or not; what is there is used.
+    are aligned. Test scenes need a mesh, and groups need segments; what is there is used.
 
     Raises:
         MissingFileError: A required file is missing.
@@ -68,30 +69,30 @@ def find_raw_files(
     """
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
-    groups_kind = scene.find_groups_kind()
+    groups_kind = release.AGGREGATION
+    if groups_kind not in scene.files and release.HIGH_RESOLUTION_AGGREGATION in scene.files:
+        groups_kind = release.HIGH_RESOLUTION_AGGREGATION
+    has_groups = groups_kind in scene.files
     is_test = split is Split.TEST
     is_from_ply = options.labels_from == "ply"
+
     # Whether each kind of file is needed; the others are used if they are there.
     needs_info = options.align_axis and not scene.is_own and not is_test
     is_needed = {release.MESH: True, release.INFO: needs_info}
-    if scene.is_own or not is_test:
-        # With labels from labels.ply, a scene may lack groups: it then has no instances. If it has
-        # groups, they need segments.
-        needs_groups = groups_kind is not None or not (is_test or is_from_ply)
-        is_needed[release.SEGMENTS] = needs_groups
-        is_needed[groups_kind or release.AGGREGATION] = needs_groups
-        if is_from_ply:
-            is_needed[release.LABELS_MESH] = not is_test
-
+    # With labels from labels.ply, a scene may lack groups: it then has no instances.
+    needs_groups = has_groups or not (is_test or is_from_ply)
+    is_needed[release.SEGMENTS] = is_needed[groups_kind] = needs_groups
+    if is_from_ply:
+        is_needed[release.LABELS_MESH] = not is_test
     paths = {}
     for kind in release.INPUT_KINDS:
-        path = scene.path(kind)
-        if kind in is_needed and _is_there(path):
-            paths[kind] = path
+        if kind in is_needed and kind in scene.files:
+            paths[kind] = scene.files[kind]
         elif is_needed.get(kind):
+            path = scene.path(kind)
             raise MissingFileError(path, "no such file", repair_hint(path))
     # Without groups, nothing but labels.ply has labels, and it has nyu40 ids only.
-    if options.scannet200 and release.LABELS_MESH in paths and groups_kind is None:
+    if options.scannet200 and release.LABELS_MESH in paths and not has_groups:
         path = scene.path(release.AGGREGATION)
         problem = "no such file, and labels.ply holds no ScanNet ids"
         raise MissingFileError(path, problem, _SCANNET200_HINT)
@@ -133,7 +134,10 @@ def process_scene(
     if info.axis_alignment is not None:
         axis_alignment = info.axis_alignment
     points, normals = points_and_normals(
-        mesh.positions, mesh.faces, axis_alignment if options.align_axis else None
+        mesh.positions,
+        mesh.faces,
+        axis_alignment if options.align_axis else None,
+        mesh.normals,
     )
 
     # Segments.
@@ -143,8 +147,11 @@ def process_scene(
     if segmentation is not None:
         segments = compact_unsigned(segmentation.indices, len(segmentation.raw_ids))
         segment_ids = tuple(segmentation.raw_ids.tolist())
+        if split is Split.TEST:
+            segments_source = "beside the mesh"
     elif options.compute_segments:
-        segments = compute_segments(mesh)
+        with naming_file(paths[release.MESH]):
+            segments = compute_segments(mesh)
         segments_source = "computed"
 
     return ProcessedScene(
@@ -242,6 +249,10 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
 
     Returns:
         uint16 or uint32 (V,).
+
+    Raises:
+        ContentError: Most vertices are in segments that no edges join to others, for example
+            because there are no faces.
     """
     positions = mesh.positions
     # Coordinates in float64 may lie far from the origin, where float32 would round away the
@@ -249,7 +260,26 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
     if positions.dtype == np.float64:
         positions = positions - positions[0]
     numbers = segment_mesh(positions, mesh.faces)
+    if _are_fragments(numbers):
+        # Some programs repeat a vertex for each of its faces, so that edges join nothing. The first
+        # vertex of each position stands for all.
+        _, firsts, places = np.unique(positions, axis=0, return_index=True, return_inverse=True)
+        first_vertices = firsts[places.ravel()]
+        numbers = segment_mesh(positions, first_vertices[mesh.faces])[first_vertices]
+        numbers = np.unique(numbers, return_inverse=True)[1].astype(np.int32)
+    if _are_fragments(numbers):
+        raise ContentError(
+            f"its {len(mesh.faces):,} faces join few of its {mesh.vertex_count:,} vertices: "
+            f"there would be {numbers.max() + 1:,} segments"
+        )
     return compact_unsigned(numbers, int(numbers.max()) + 1)
+
+
+def _are_fragments(numbers: NDArray[np.integer[Any]]) -> bool:
+    """Whether most vertices are in segments that are smaller than edges would let them be."""
+    sizes = np.bincount(numbers)
+    small_count = sizes[sizes < _MIN_VERTICES].sum()
+    return len(sizes) > 1 and 2 * small_count > len(numbers)
 
 
 def _find_info_warnings(info: ScanInfo | None, split: Split) -> Iterator[SceneWarning]:
@@ -282,18 +312,3 @@ def _find_groups_warnings(
             name = scene.path(kind).name
             subject = f"{name} says that it belongs to {content.scene_id!r:.40}"
             yield SceneWarning(WarningKind.OTHER_SCENE, subject)
-
-
-def _is_there(path: Path) -> bool:
-    """Whether something has this name, even a broken link: reading it then raises an error.
-
-    Raises:
-        FileError: Its folder cannot be opened.
-    """
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise FileError(path, f"cannot be accessed: {error.strerror or error}") from error
-    return True

@@ -53,7 +53,7 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
         nyu40_counts: Vertices by nyu40 id; 0 is unannotated.
         scannet_counts: Vertices by ScanNet id; 0 is unannotated.
         warnings: Oddities of its raw files.
-        segments_source: `computed` if its segments are not from the release.
+        segments_source: Where its segments are from; see `SceneMeta`.
 
     Raises:
         ValueError: The counts do not add up to the vertices. Class weights are computed from them.

@@ -26,7 +26,7 @@ MAX_FILE_BYTES = 1 << 31
 
 LabelsFrom = Literal["aggregation", "ply"]
 _LABELS_FROM = get_args(LabelsFrom)
-SegmentsSource = Literal["release", "computed"]
+SegmentsSource = Literal["release", "beside the mesh", "computed"]
 
 # The types that each array may have, and the lengths of its axes, in the order of the file.
 _LAYOUTS = {
@@ -126,8 +126,8 @@ class SceneMeta:
         inputs: Fingerprints of the raw files it was made from, by file name.
         label_map: `LabelMap.digest` of the label map; empty if the scene does not depend on one.
         program_version: Version of this package.
-        segments_source: `computed` if `segments` is not from the release; left out of the JSON
-            otherwise.
+        segments_source: Where `segments` is from: the release, a file beside the mesh of a test
+            scene, or the mesh. Left out of the JSON for the release.
     """
 
     format_version: Literal[2]

@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -47,11 +47,10 @@ _QUESTION_MARKS = bytes(range(128)) + b"?" * 128
 _PLY_ERRORS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 # The names that programs give to the list of the vertices of a face, and to colours.
 _FACE_LISTS = ("vertex_indices", "vertex_index")
-_COLORS = (
-    ("red", "green", "blue"),
-    ("diffuse_red", "diffuse_green", "diffuse_blue"),
-    ("r", "g", "b"),
-)
+# Names of the red of a colour: `red`, `diffuse_red`, `R`, `r_8bit`.
+_RED = re.compile(r"(.*(?<![a-z]))(red|r)((?![a-z]).*)")
+_GREEN_BLUE = {"red": ("green", "blue"), "r": ("g", "b")}
+_NORMALS = ("nx", "ny", "nz")
 _GREY = 128
 _MAX_LABEL = np.iinfo(np.uint16).max
 _NO_LABELS = "has no labels: its vertices have no property label"
@@ -72,6 +71,7 @@ class Mesh:
             doubles. V > 0, finite, at most 1 km.
         colors: uint8 (V, 3), red, green, blue, 0..255. In a `labels.ply`, those of the labels.
         faces: int32 (F, 3), indices into the vertices, all in range. F may be 0.
+        normals: (V, 3), those of the file if it has no faces, of any length, finite; else None.
         labels: uint16 (V,), nyu40 ids in a `labels.ply` of ScanNet v2, ScanNet ids in one of
             ScanNet v1; (0,) for any other mesh.
         notes: What the file lacks, and what it has that is not used.
@@ -80,6 +80,7 @@ class Mesh:
     positions: Positions
     colors: NDArray[np.uint8]
     faces: NDArray[np.int32]
+    normals: NDArray[np.floating[Any]] | None
     labels: NDArray[np.uint16]
     notes: tuple[SceneWarning, ...] = ()
 
@@ -117,12 +118,15 @@ def read_mesh(path: Path, max_bytes: int = MESH.max_bytes, *, has_labels: bool =
         positions = _find_positions(vertices)
         faces = _find_faces(ply, len(vertices))
         labels = _find_labels(vertices) if has_labels else np.empty(0, np.uint16)
-        color_names = next((one for one in _COLORS if set(one).issubset(names)), ())
+        color_names = _find_color_names(names)
         colors = np.full((len(vertices), 3), _GREY, np.uint8)
         if color_names:
             colors = _find_colors(vertices, color_names)
-        notes = tuple(_iter_notes(ply, positions, faces, color_names))
-        return Mesh(positions, colors, faces, labels, notes)
+        normals = None
+        if not len(faces) and set(_NORMALS).issubset(names):
+            normals = np.nan_to_num(_copy_columns(vertices, _NORMALS, "f").T, posinf=0, neginf=0)
+        mesh = Mesh(positions, colors, faces, normals, labels)
+        return replace(mesh, notes=tuple(_iter_notes(ply, mesh, color_names)))
 
 
 def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
@@ -215,6 +219,21 @@ def _find_positions(vertices: Vertices) -> Positions:
     return columns.T
 
 
+def _find_color_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Find the properties that are red, green and blue; none if there are several, or none."""
+    by_lower = {name.lower(): name for name in names}
+    found = []
+    for name in by_lower:
+        match = _RED.fullmatch(name)
+        if match is not None:
+            before, red, after = match.groups()
+            all_names = [before + word + after for word in (red, *_GREEN_BLUE[red])]
+            if by_lower.keys() >= set(all_names):
+                found.append(tuple(by_lower[one] for one in all_names))
+    plain = [one for one in found if one == ("red", "green", "blue")]
+    return (plain or found)[0] if len(plain or found) == 1 else ()
+
+
 def _find_colors(vertices: Vertices, names: Sequence[str]) -> NDArray[np.uint8]:
     """Return the colours, uint8 (V, 3), of bytes or of floats from 0 to 1."""
     columns = _copy_columns(vertices, names, "fiu")
@@ -275,21 +294,21 @@ def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
 
 
 def _iter_notes(
-    ply: plyfile.PlyData,
-    positions: Positions,
-    faces: NDArray[np.int32],
-    color_names: Sequence[str],
+    ply: plyfile.PlyData, mesh: Mesh, color_names: Sequence[str]
 ) -> Iterator[SceneWarning]:
     """Iterate over what a mesh lacks, and what it has that is not used."""
-    if not len(faces):
+    used = {*"xyz", *color_names, "alpha", *_FACE_LISTS}
+    if mesh.normals is not None:
+        yield SceneWarning(WarningKind.FILE_NORMALS)
+        used.update(_NORMALS)
+    elif not len(mesh.faces):
         yield SceneWarning(WarningKind.NO_FACES)
     if not color_names:
         yield SceneWarning(WarningKind.NO_COLORS)
-    extent = np.ptp(positions, axis=0).max()
+    extent = np.ptp(mesh.positions, axis=0).max()
     if extent > _LARGE_EXTENT:
         yield SceneWarning(WarningKind.LARGE_MESH, f"{extent:,.0f}")
 
-    used = {*"xyz", *color_names, "alpha", *_FACE_LISTS}
     unused = [comment for comment in ply.comments if comment.startswith("TextureFile")]
     for element in ply:
         if element.name in ("vertex", "face"):

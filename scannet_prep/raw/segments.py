@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -35,8 +35,7 @@ class Segmentation:
     """The segments of one mesh.
 
     Attributes:
-        scene_id: The scene that the file names, without a leading `scannet.`; empty if it names
-            none.
+        scene_id: The scene that the file names; empty if it names none.
         raw_ids: int64 (S,), ascending; the ids that the file uses, which are sparse.
         indices: intp (V,), 0..S-1: the file contains `raw_ids[indices]`.
     """
@@ -82,8 +81,12 @@ class _Document(msgspec.Struct, kw_only=True):
 
     @property
     def scene_id(self) -> str:
-        """The scene that the file names, without the `scannet.` of v2; empty if it names none."""
-        return (self.named_scene or "").removeprefix("scannet.")
+        """The scene that the file names; empty if it names none.
+
+        The release has `scannet.<scene>`, the Segmentator the path of the mesh without its ending.
+        """
+        name = PureWindowsPath(self.named_scene or "").name
+        return name.removeprefix("scannet.").partition("_vh_clean")[0]
 
 
 class Aggregation(_Document, kw_only=True):

@@ -1,33 +1,38 @@
 """The raw tree: its scenes, and the paths and names of their files.
 
+The files of a scene lie together in one folder, under the names of the release:
+
     <raw>/scans/<scene>/<scene><suffix>         train and val scenes, and own annotated scenes
-    <raw>/scans_test/<scene>/<scene><suffix>    test scenes, and other own scenes
-    <raw>/<scene>/<scene><suffix>               the same for scenes of the release
-    <raw>/scannetv2-labels.combined.tsv         the label map
+    <raw>/scans_test/<scene>/<scene><suffix>    test scenes, and own meshes
+    <raw>/train/<scene><suffix>                 the layout of PointGroup; also val/ and test/
+    <raw>/<scene>/<scene><suffix>               and others: see `list_raw`
+    <raw>/scannetv2-labels.combined.tsv         the label map, which may also lie deeper
     <raw>/tasks/                                other files of no scene
 
-A path that is a link to nothing counts as existing (`os.path.lexists`): reading the file then fails
-with an error that names it, and the file is not overlooked.
+A path that is a link to nothing counts as existing: reading the file then fails with an error that
+names it, and the file is not overlooked.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scannet_prep.base.findings import Finding, Severity
+import msgspec
+
+from scannet_prep.base.findings import Finding, sort_findings
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError
 from scannet_prep.release.files import (
-    AGGREGATION,
-    HIGH_RESOLUTION_AGGREGATION,
+    INFO,
     KINDS,
     LABEL_MAP,
-    LABELS_MESH,
     MESH,
-    SEGMENTS,
     SHARED_KINDS,
     SPLIT_DIRS,
     TASKS_DIR,
@@ -36,11 +41,19 @@ from scannet_prep.release.files import (
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split
 
+# The folders that say which splits their scenes belong to; that of own scenes comes first.
+_PLACES = {
+    "scans": (Split.TRAIN, Split.VAL, Split.TEST),
+    "scans_test": (Split.TEST,),
+    **{str(split): (split,) for split in Split},
+}
 _SCENE_DIRS = set(SPLIT_DIRS.values())
-# Folders of the release that are not scenes.
-_OTHER_FOLDERS = {*_SCENE_DIRS, TASKS_DIR}
-# Endings of files by which a folder is taken for a scene.
-_SCENE_SUFFIXES = (".ply", ".sens", ".segs.json", ".aggregation.json")
+# Other folders are searched down to this depth.
+_MAX_DEPTH = 2
+# The first match is the longest suffix: `.aggregation.json` is the end of another one.
+_SUFFIX = re.compile(f"({'|'.join(map(re.escape, KINDS))})\\Z")
+# Endings of the files that a scene could be made from.
+_INPUT_ENDINGS = (".ply", ".sens", ".segs.json", ".aggregation.json", ".tsv")
 _HINT_LAYOUT = (
     "name the folder that holds scans/ and scans_test/, for example scans/scene0000_00/; "
     "to try the program without ScanNet data: scannet-prep demo"
@@ -54,61 +67,77 @@ _HINT_OWN = (
     "a scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply; NAME has up to 96 letters, "
     "digits, _ and -, and does not look like a scene id of the release"
 )
-_NOT_USED = "is not used: it lacks the name, the place or the files of a scene"
 _NO_FOLDER = "is not a folder, or a link that leads nowhere"
+_NOT_USED = "not used, as files of a scene have other names or another place"
 
 
 @dataclass(frozen=True, slots=True)
 class RawScene:
-    """The files of one scan, whether they exist or not.
+    """The files of one scan.
 
     Attributes:
         scene_id: Its name.
         directory: The folder that holds its files.
+        files: Those that are there, by kind.
         problem: The reason why the scene cannot be used, without the folder's name; empty if it
             can be used.
     """
 
     scene_id: SceneId
     directory: Path
+    files: Mapping[FileKind, Path] = field(default_factory=dict, hash=False)
     problem: str = ""
 
     @property
     def is_own(self) -> bool:
-        """Whether the scene is not from the release."""
-        return SceneId.is_own(self.scene_id)
+        """Whether the scene is not from the release: none of the official lists contains it."""
+        return find_official_split(self.scene_id) is None
 
     @property
     def split(self) -> Split | None:
-        """The split of the official lists; of an own scene, train in `scans`, test elsewhere.
+        """The split of the official lists; for a scene of one's own, that of its place.
 
-        None for a scene that has the form of the release's, and that no list contains.
+        None for a scene that has the form of the release's, and that no list contains; and for one
+        whose place is of no split.
         """
-        if not self.is_own:
-            return find_official_split(self.scene_id)
-        is_train = self.directory.absolute().parent.name == SPLIT_DIRS[Split.TRAIN]
-        return Split.TRAIN if is_train else Split.TEST
+        if self.is_own and SceneId.is_own(self.scene_id):
+            return next(iter(self.place_splits), None)
+        return find_official_split(self.scene_id)
+
+    @property
+    def place_splits(self) -> tuple[Split, ...]:
+        """The splits of the scenes in a place such as `scans`; empty for any other folder."""
+        folder = self.directory.absolute()
+        names = [name for name in (folder.name, folder.parent.name) if name != self.scene_id]
+        return next((_PLACES[name] for name in names if name in _PLACES), ())
 
     def path(self, kind: FileKind) -> Path:
         """Return the path of the file of one kind."""
         return self.directory / f"{self.scene_id}{kind.suffix}"
 
-    def find_groups_kind(self) -> FileKind | None:
-        """Find the aggregation file to use, which groups segments into objects.
 
-        Returns:
-            The kind of the aggregation of the mesh or, if the scene has none, of that of the
-            high-resolution mesh; None if the scene has neither.
-        """
-        for kind in (AGGREGATION, HIGH_RESOLUTION_AGGREGATION):
-            if os.path.lexists(self.path(kind)):
-                return kind
-        return None
+@dataclass(frozen=True, slots=True)
+class RawListing:
+    """What a raw tree holds.
+
+    Attributes:
+        scenes: The scenes by id, sorted; those that cannot be used have a `problem`.
+        label_map: The label map that lies with them; None if there is none.
+        findings: Files that have the name of an input and are not used, and remarks about places.
+            An error if they look like a scene in a place of scenes.
+    """
+
+    scenes: dict[SceneId, RawScene]
+    label_map: Path | None
+    findings: tuple[Finding, ...]
 
 
 def repair_hint(path: Path) -> str:
     """Return what to do about a raw file that is missing or damaged."""
-    is_of_release = find_official_split(path.parent.name) or path.name in SHARED_KINDS
+    # A scene id of the release has 12 letters.
+    split = find_official_split(path.name[:12])
+    kind = (KINDS | SHARED_KINDS).get(path.name if split is None else path.name[12:])
+    is_of_release = kind is not None and (split is None or split in kind.splits)
     return _HINT_RELEASE if is_of_release else _HINT_OWN_FILES
 
 
@@ -121,70 +150,50 @@ def naming_file(path: Path) -> Iterator[None]:
         raise FileError(path, error.message, repair_hint(path)) from None
 
 
-def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneId, RawScene]:
+def list_raw(raw_dir: Path, *, may_be_empty: bool = False) -> RawListing:
     """Find the scenes of a raw tree, without opening their files.
 
-    A scene of the release is a folder with a scene id; an own scene is any other folder below
-    `scans` or `scans_test` that holds files of its name. If a scene has several folders (the
-    official download script leaves empty ones), the one with a mesh is used. A scene that cannot be
-    used is found with its `problem`.
+    A scene is found wherever files of its name lie together: in a folder of its own, or beside
+    other scenes. In `scans`, `scans_test` and folders with the name of a split, all folders are
+    searched, elsewhere two levels. A scene of the release is also found by its empty folder.
+
+    If files of a scene lie in several folders (the official download script leaves empty ones), the
+    one with a mesh is used; of several, the one that is named like the scene.
 
     Args:
-        raw_dir: The tree, or the folder `scans` or `scans_test` of one.
+        raw_dir: The tree, or one of its folders.
         may_be_empty: Whether there may be no scene, as in a tree that holds only `tasks/`.
-
-    Returns:
-        Scenes by id, sorted.
 
     Raises:
         MissingFileError: `raw_dir` does not exist. It holds no scene, unless `may_be_empty`.
-        FileError: A folder cannot be read, or `scans` or `scans_test` is not one.
+        FileError: A folder of scenes cannot be read.
     """
     if not raw_dir.is_dir():
         raise MissingFileError(raw_dir, "no such folder", _HINT_LAYOUT)
-    scenes: dict[SceneId, RawScene] = {}
-    for entry in _iter_entries(raw_dir):
-        if _is_scene(entry):
-            scene = RawScene(
-                SceneId(entry.name), Path(entry), "" if _is_folder(entry) else _NO_FOLDER
-            )
-            other = scenes.get(scene.scene_id)
-            scenes[scene.scene_id] = scene if other is None else _choose_scene(other, scene)
-    if not scenes and not may_be_empty:
-        problem = "; ".join(["holds no scene folders", *map(str, find_strangers(raw_dir)[:1])])
-        raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
-    return dict(sorted(scenes.items()))
-
-
-def find_strangers(raw_dir: Path) -> list[Finding]:
-    """Find the folders and meshes beside the scenes that are not used.
-
-    Returns:
-        For each, an error if it lies in `scans` or `scans_test` and looks like a scene; a note
-        otherwise. Sorted by path.
-
-    Raises:
-        FileError: A folder cannot be read.
-    """
+    found: dict[SceneId, list[RawScene]] = defaultdict(list)
+    label_maps = []
     findings = []
-    for entry in _iter_entries(raw_dir):
-        if _is_scene(entry):
-            continue
-        is_folder = _is_folder(entry)
-        names = [file.name for file in _list(Path(entry))] if is_folder else [entry.name]
-        has_scene_files = any(name.endswith(_SCENE_SUFFIXES) for name in names)
-        is_in_place = _is_place_for_own(entry)
-        if has_scene_files or (is_in_place and (is_folder or entry.is_symlink())):
-            severity: Severity = "error" if has_scene_files and is_in_place else "note"
-            findings.append(
-                Finding(
-                    message=_NOT_USED,
-                    subject=str(Path(entry)),
-                    severity=severity,
-                    hint=_HINT_OWN,
-                )
-            )
-    return sorted(findings, key=lambda finding: finding.subject)
+    for folder, names in _iter_folders(raw_dir):
+        scenes, unused = _find_in_folder(folder, names)
+        is_for_scene = folder.parent.name in _SCENE_DIRS
+        is_usual = is_for_scene or folder.parent == raw_dir
+        if not scenes and is_usual and SceneId.is_of_release(folder.name):
+            scenes = [RawScene(SceneId(folder.name), folder)]
+        if unused or (is_for_scene and not scenes):
+            findings.append(_report_unused(folder, unused, has_scenes=bool(scenes)))
+        for scene in scenes:
+            found[scene.scene_id].append(scene)
+        if LABEL_MAP.suffix in names:
+            label_maps.append(folder / LABEL_MAP.suffix)
+
+    chosen = {scene_id: _choose(found[scene_id], findings) for scene_id in sorted(found)}
+    if not chosen and not may_be_empty:
+        problem = "; ".join(["holds no scene folders", *map(str, findings[:1])])
+        raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
+    label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
+    label_map = label_maps[0] if label_maps else None
+    findings += [_note(path, f"not used: the label map is {label_map}") for path in label_maps[1:]]
+    return RawListing(chosen, label_map, sort_findings(findings))
 
 
 def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
@@ -197,69 +206,99 @@ def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
     return paths
 
 
-def has_segmentation_files(scenes: Iterable[RawScene]) -> bool:
-    """Whether any of the scenes has a mesh or a file of an annotation.
+def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Iterate over the folders to search, with the names in them that are not of folders.
 
-    If so, every scene should have the files that segmentation needs. If not, the tree may hold
-    other files on purpose, for example only sensor streams.
+    Raises:
+        FileError: A folder of scenes cannot be read, or is not a folder.
     """
-    kinds = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION)
-    return any(os.path.lexists(scene.path(kind)) for scene in scenes for kind in kinds)
+
+    def check_place(error: OSError) -> None:
+        folder = Path(error.filename)
+        # Other folders, such as `lost+found`, may be closed.
+        if folder == raw_dir or {folder.name, folder.parent.name} & _PLACES.keys():
+            raise FileError(folder, f"cannot be listed: {error.strerror or error}") from error
+
+    for path, folders, files in os.walk(raw_dir, onerror=check_place, followlinks=True):
+        folder = Path(path)
+        for name in _PLACES.keys() & files:
+            raise FileError(folder / name, _NO_FOLDER)
+        yield folder, sorted(name for name in files if not name.startswith("."))
+        is_deep = len(folder.parts) - len(raw_dir.parts) >= _MAX_DEPTH
+        inner = set(folders)
+        if SceneId.is_of_release(folder.name):
+            inner.clear()
+        elif is_deep and folder.name not in _PLACES:
+            inner &= _PLACES.keys()
+        folders[:] = sorted(name for name in inner if not name.startswith("."))
 
 
-def _iter_entries(raw_dir: Path) -> Iterator[os.DirEntry[str]]:
-    """Iterate over everything that may be a scene, in the tree and in its folders of scenes."""
-    for folder in (raw_dir, raw_dir / "scans", raw_dir / "scans_test"):
-        if not os.path.lexists(folder):
-            continue
-        for entry in _list(folder):
-            if entry.name not in _OTHER_FOLDERS:
-                yield entry
+def _find_in_folder(folder: Path, names: Iterable[str]) -> tuple[list[RawScene], list[str]]:
+    """Find the scenes whose files lie in a folder, and the names that are not used."""
+    files: dict[str, dict[FileKind, Path]] = defaultdict(dict)
+    unused = []
+    scenes = []
+    for name in names:
+        match = _SUFFIX.search(name)
+        if match is not None and SceneId.is_valid(name[: match.start()]):
+            files[name[: match.start()]][KINDS[match[0]]] = folder / name
+        elif SceneId.is_of_release(name):
+            scenes.append(RawScene(SceneId(name), folder / name, problem=_NO_FOLDER))
+        elif name.endswith(_INPUT_ENDINGS) or folder.name in _SCENE_DIRS:
+            unused.append(name)
+    for name, of_scene in files.items():
+        # Many other files are named like the metadata.
+        if of_scene.keys() != {INFO} or name == folder.name:
+            scenes.append(RawScene(SceneId(name), folder, of_scene))
+        elif SceneId.is_of_release(name):
+            unused.append(of_scene[INFO].name)
+    return scenes, [name for name in unused if name != LABEL_MAP.suffix]
 
 
-def _list(folder: Path) -> list[os.DirEntry[str]]:
-    """List the entries of a folder, without hidden ones."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise FileError(folder, f"cannot be listed: {error.strerror or error}") from error
+def _choose(same: Sequence[RawScene], findings: list[Finding]) -> RawScene:
+    """Choose one of the folders of a scene, and note those that are not used."""
+    chosen, *others = sorted(same, key=_rank, reverse=True)
+    problem = chosen.problem
+    for other in others:
+        if MESH in other.files and _rank(other) == _rank(chosen):
+            problem = f"has the same scene as {other.directory}, and both have a mesh; remove one"
+        elif other.files:
+            message = f"not used: {chosen.scene_id} is taken from {chosen.directory}"
+            findings.append(_note(other.directory, message))
+    official = find_official_split(chosen.scene_id)
+    splits = chosen.place_splits
+    if official and splits and official not in splits:
+        problem = f"{chosen.scene_id} is a {official} scene, but lies among {splits[0]} scenes"
+    if official is Split.TEST and Split.TRAIN in splits:
+        findings.append(_note(chosen.directory, "lies in scans/, and is in the split test"))
+    return replace(chosen, problem=problem)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder, or a link to one; False if that cannot be found out."""
-    with suppress(OSError):
-        return entry.is_dir()
-    return False
-
-
-def _is_place_for_own(entry: os.DirEntry[str]) -> bool:
-    """Whether an own scene may lie here: in `scans` or `scans_test`."""
-    return Path(entry).absolute().parent.name in _SCENE_DIRS
-
-
-def _is_scene(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry has a scene id of the release, or is a folder with an own scene."""
-    if SceneId.is_of_release(entry.name):
-        return True
-    if not SceneId.is_own(entry.name) or not _is_place_for_own(entry) or not _is_folder(entry):
-        return False
-    names = {file.name for file in _list(Path(entry))}
-    return any(f"{entry.name}{suffix}" in names for suffix in KINDS)
-
-
-def _choose_scene(first: RawScene, second: RawScene) -> RawScene:
-    """Choose the one of two folders of a scene that has a mesh; the first one if neither has.
-
-    If both have one, the first is returned with a `problem`.
-    """
-    # A mesh that is a link to nothing does not make its folder a choice, so os.path.exists is used
+def _rank(scene: RawScene) -> tuple[bool, bool]:
+    """Rank a folder of a scene by whether it has a mesh, and the name of the scene."""
+    # A mesh that is a link to nothing is no reason to choose its folder, so os.path.exists is used
     # here, not lexists. Unlike Path.exists, it returns False if access fails.
-    if not os.path.exists(second.path(MESH)):  # noqa: PTH110
-        return first
-    if not os.path.exists(first.path(MESH)):  # noqa: PTH110
-        return second
-    problem = (
-        f"has the same scene as {second.directory}, and both have a mesh; remove one of the two"
-    )
-    return replace(first, problem=problem)
+    has_mesh = os.path.exists(scene.path(MESH))  # noqa: PTH110
+    return has_mesh, scene.directory.name == scene.scene_id
+
+
+def _report_unused(folder: Path, names: Sequence[str], *, has_scenes: bool) -> Finding:
+    """Report the files of a folder that are not used; all of them if no names are given."""
+    finding = _note(folder, f"{_NOT_USED}: {list_some(names) or 'all files'}")
+    is_in_place = not _SCENE_DIRS.isdisjoint((folder.name, folder.parent.name))
+    if is_in_place and not has_scenes and any(name.endswith(_INPUT_ENDINGS) for name in names):
+        return msgspec.structs.replace(finding, severity="error", hint=_HINT_OWN)
+    return finding
+
+
+def _note(path: Path, message: str) -> Finding:
+    return Finding(message=message, subject=str(path), severity="note")
+
+
+def _find_above(raw_dir: Path) -> list[Path]:
+    """Find label maps above a folder that is a part of a tree."""
+    top = raw_dir.absolute()
+    while {top.name, top.parent.name} & _PLACES.keys():
+        top = top.parent
+    paths = [top / LABEL_MAP.suffix, top / TASKS_DIR / LABEL_MAP.suffix]
+    return [path for path in paths if os.path.lexists(path)]

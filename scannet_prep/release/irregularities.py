@@ -89,6 +89,7 @@ class WarningKind(str, Enum):
     NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "", "doubt"
     NO_INFO = "no_info", "no .txt on disk", "identity recorded as axis alignment"
     NO_FACES = "no_faces", "the mesh has no faces", "all normals are (0, 0, 0)", "damage"
+    FILE_NORMALS = "file_normals", "the mesh has no faces", "normals taken from the file", "damage"
     NO_COLORS = (
         "no_colors",
         "no properties of the vertices are known as colours",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from scannet_prep.base.files import read_text
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
-from scannet_prep.release.files import LABEL_MAP, SPLIT_DIRS, TASKS_DIR
+from scannet_prep.release.files import LABEL_MAP
 
 LABEL_MAP_NAME = LABEL_MAP.suffix
 # The hint of every error about a label map.
@@ -99,31 +98,13 @@ def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap
         raise FileError(path, problem, LABEL_MAP_HINT) from None
 
 
-def label_map_for(raw_dir: Path) -> LabelMap:
-    """Return the label map beside the raw scenes, or else the built-in one.
+def label_map_at(path: Path | None) -> LabelMap:
+    """Return the label map of a tree; the built-in one for None.
 
     Raises:
-        FileError: The label map beside them is damaged.
+        FileError: It is damaged.
     """
-    path = find_label_map(raw_dir)
-    if path is None:
-        return builtin_label_map()
-    return read_label_map(path)
-
-
-def find_label_map(raw_dir: Path) -> Path | None:
-    """Find the label map beside the raw scenes; None if it is missing."""
-    roots = [raw_dir]
-    # A raw folder may be given as `scans` itself, also by way of `.` or a link.
-    spellings = [raw_dir.absolute(), raw_dir.resolve()]
-    roots += [folder.parent for folder in spellings if folder.name in SPLIT_DIRS.values()]
-    for root in roots:
-        # The layout of the official script has the label map in the root, OctFormer's in tasks.
-        for candidate in (root / LABEL_MAP_NAME, root / TASKS_DIR / LABEL_MAP_NAME):
-            # Also a link that leads nowhere: reading it is an error that names it.
-            if os.path.lexists(candidate):
-                return candidate
-    return None
+    return builtin_label_map() if path is None else read_label_map(path)
 
 
 def describe_differences(label_map: LabelMap) -> str:

@@ -55,11 +55,11 @@ def find_kind(place: str | Path) -> PlaceKind:
 
     from scannet_prep.frames.record import find_records
     from scannet_prep.raw.lock import LOCK_NAME
-    from scannet_prep.raw.tree import find_raw_scenes, find_shared_files
+    from scannet_prep.raw.tree import find_shared_files, list_raw
 
     if find_records(path):
         return "frames"
-    is_raw = find_raw_scenes(path, may_be_empty=True) or find_shared_files(path)
+    is_raw = list_raw(path, may_be_empty=True).scenes or find_shared_files(path)
     if is_raw or (path / LOCK_NAME).is_file():
         return "raw"
     raise MissingFileError(path, "holds neither raw nor processed scenes", _HINT_PLACE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,10 +21,8 @@ from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.lock import LockEntry, digest_file, read_tree_lock
 from scannet_prep.raw.tree import (
     RawScene,
-    find_raw_scenes,
     find_shared_files,
-    find_strangers,
-    has_segmentation_files,
+    list_raw,
 )
 from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import WarningKind
@@ -34,8 +31,7 @@ from scannet_prep.release.label_map import (
     LabelMap,
     builtin_label_map,
     describe_differences,
-    find_label_map,
-    label_map_for,
+    label_map_at,
 )
 from scannet_prep.release.scene import SceneId
 from scannet_prep.source.scenes import Place, PlaceScene
@@ -44,6 +40,13 @@ _HINT_DOWNLOAD = "download the file again"
 _HINT_DOWNLOAD_SCENE = "download the files of the scene again"
 _HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
 _HINT_AGAIN = "remove it, then repeat the command that made it"
+# The kinds of files that only a tree for segmentation has.
+_OF_SEGMENTATION = {
+    release.MESH,
+    release.LABELS_MESH,
+    release.SEGMENTS,
+    release.AGGREGATION,
+}
 # Files that every scene of the release has, and own scenes need not have.
 _MISSING = {WarningKind.NO_INFO, WarningKind.NO_AGGREGATION}
 # Doubts that concern the label map, not the files of a scene.
@@ -65,12 +68,15 @@ class RawTree(Place):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._raw_scenes = find_raw_scenes(folder, may_be_empty=True)
+        self._listing = list_raw(folder, may_be_empty=True)
+        self._raw_scenes = self._listing.scenes
         # A tree may hold other files on purpose, for example only sensor streams.
-        self._is_for_segmentation = has_segmentation_files(self._raw_scenes.values())
+        self._is_for_segmentation = any(
+            _OF_SEGMENTATION & scene.files.keys() for scene in self._raw_scenes.values()
+        )
         scenes = {}
         for scene_id, scene in self._raw_scenes.items():
-            paths = [path for path in _find_files(scene).values() if path.exists()]
+            paths = [path for path in scene.files.values() if path.exists()]
             size_bytes = sum(path.stat().st_size for path in paths)
             scenes[str(scene_id)] = PlaceScene(scene.split or "", 0, size_bytes)
         super().__init__(str(folder), scenes)
@@ -82,7 +88,7 @@ class RawTree(Place):
 
     @cached_property
     def _label_map(self) -> LabelMap:
-        return label_map_for(self.folder)
+        return label_map_at(self._listing.label_map)
 
     def read(self, scene_id: str) -> ProcessedScene:
         """Process a scene with the default options.
@@ -96,7 +102,7 @@ class RawTree(Place):
     def verify(self, scene_id: str) -> list[Finding]:
         """Check the files of a scene: those for segmentation together, the others alone."""
         scene = self._raw_scenes[SceneId(scene_id)]
-        files = _find_files(scene)
+        files = dict(scene.files)
         findings = self._compare_with_records(scene.directory, scene_id)
         if self._is_for_segmentation:
             has_labels = release.LABELS_MESH in files
@@ -127,8 +133,8 @@ class RawTree(Place):
 
     def verify_rest(self) -> list[Finding]:
         """Check the label map and the files in tasks/, and find what is not used."""
-        findings = find_strangers(self.folder)
-        findings += _attempt("", _check_label_map, self.folder)
+        findings = list(self._listing.findings)
+        findings += _attempt("", _check_label_map, self._listing.label_map)
         for folder in (self.folder, self.folder / release.TASKS_DIR):
             findings += self._compare_with_records(folder)
         for kind, path in find_shared_files(self.folder).items():
@@ -141,7 +147,7 @@ class RawTree(Place):
     def describe(self) -> dict[str, Any]:
         """Name the label map and the files that belong to no scene."""
         return {
-            "label_map": str(find_label_map(self.folder) or "built in"),
+            "label_map": str(self._listing.label_map or "built in"),
             "files_of_no_scene": [path.name for path in find_shared_files(self.folder).values()],
         }
 
@@ -192,12 +198,6 @@ def _process(scene: RawScene, options: ProcessOptions, label_map: LabelMap) -> P
     return process_scene(scene, scene.split, options, label_map)
 
 
-def _find_files(scene: RawScene) -> dict[release.FileKind, Path]:
-    """Find the files of the release that a scene has, also links that lead nowhere."""
-    paths = {kind: scene.path(kind) for kind in release.KINDS.values()}
-    return {kind: path for kind, path in paths.items() if os.path.lexists(path)}
-
-
 def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     """Report the oddities of a scene that was processed from its files."""
     folder = str(scene.directory)
@@ -222,13 +222,13 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
         yield Finding(message=fault, subject=folder, scene_id=scene_id, hint=_HINT_DOWNLOAD_SCENE)
 
 
-def _check_label_map(folder: Path) -> None:
+def _check_label_map(path: Path | None) -> None:
     """Compare the label map of a tree with that of the release.
 
     Raises:
         FileError: It is damaged, or differs.
     """
-    label_map = label_map_for(folder)
+    label_map = label_map_at(path)
     difference = describe_differences(label_map)
     if difference:
         raise FileError(label_map.source, difference, LABEL_MAP_HINT)

@@ -29,9 +29,9 @@ from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.frames.options import STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorStream
-from scannet_prep.raw.tree import find_raw_scenes, repair_hint
+from scannet_prep.raw.tree import list_raw, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
-from scannet_prep.release.label_map import LabelMap, label_map_for
+from scannet_prep.release.label_map import LabelMap, label_map_at
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
@@ -93,18 +93,17 @@ def plan(
         UnknownSceneError: A named scene does not exist.
     """
     selection = selection or Selection()
-    raw_scenes = find_raw_scenes(raw_dir)
+    listing = list_raw(raw_dir)
+    raw_scenes = listing.scenes
     if os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
-    label_map = label_map_for(raw_dir)
+    label_map = label_map_at(listing.label_map)
     before = _read_manifest(out_dir)
     chosen = _choose_options(options or {}, label_map, out_dir, before)
 
     # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
     # a stream may have been removed to free the disk.
-    with_stream = {
-        scene_id for scene_id, scene in raw_scenes.items() if os.path.lexists(scene.path(STREAM))
-    }
+    with_stream = {scene_id for scene_id, scene in raw_scenes.items() if STREAM in scene.files}
     candidates = set(raw_scenes)
     if selection.scene_ids is None:
         candidates &= before.scenes.keys() | with_stream

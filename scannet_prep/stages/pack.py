@@ -29,7 +29,7 @@ from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, UsageError
-from scannet_prep.raw.tree import find_raw_scenes
+from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TASKS_DIR
 from scannet_prep.release.scene import Split
 from scannet_prep.source.place import open_place
@@ -40,6 +40,7 @@ _OMITTED_ENDINGS = (SUFFIX, ACCEPTANCE_NAME)
 _HINT_SOURCE = "name a processed folder or a raw tree"
 _HINT_NAME = f"choose another name with -o, such as scannet{SUFFIX}"
 _HINT_FORCE = "name another file with -o, or replace this one with --force"
+_HINT_PLACE = "move the scenes to scans/SCENE/ and scans_test/SCENE/, then pack again"
 _HINT_AGAIN = "fix or remove it, then pack again"
 
 
@@ -79,7 +80,7 @@ def _find_scenes(source: Path, place: Place) -> list[FileGroup]:
             files = {path.relative_to(source).as_posix(): path}
             groups.append(FileGroup(scene_id, entry.split, files, entry.fingerprint))
         return groups
-    for scene_id, scene in find_raw_scenes(source).items():
+    for scene_id, scene in list_raw(source).scenes.items():
         if scene.problem:
             raise FileError(scene.directory, scene.problem, _HINT_AGAIN)
         files = {}
@@ -87,6 +88,10 @@ def _find_scenes(source: Path, place: Place) -> list[FileGroup]:
             name = path.relative_to(source).as_posix()
             if find_owner("raw", name) == scene_id and not path.is_dir():
                 files[name] = path
+        if len(files) < len(scene.files):
+            raise FileError(
+                scene.directory, "is no place from which scenes are packed", _HINT_PLACE
+            )
         groups.append(FileGroup(scene_id, scene.split or "", files))
     return groups
 

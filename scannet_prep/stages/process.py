@@ -31,10 +31,10 @@ from scannet_prep.processed.manifest import (
     write_manifest,
 )
 from scannet_prep.processed.scene import ProcessOptions, SceneMeta, encode_processed
-from scannet_prep.raw.tree import find_raw_scenes, find_strangers
+from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import MESH
 from scannet_prep.release.irregularities import summarize_warnings
-from scannet_prep.release.label_map import LabelMap, describe_differences, label_map_for
+from scannet_prep.release.label_map import LabelMap, describe_differences, label_map_at
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.scene_run import RunPlan, Stage, run
@@ -83,7 +83,7 @@ def plan(
     """Decide what to do; nothing is written.
 
     Args:
-        raw_dir: Folder with `scans/` and `scans_test/`, or with the scene folders themselves.
+        raw_dir: Folder with the scenes; see `list_raw`.
         out_dir: Folder for the processed scenes.
         options: The options to process with. `ProcessOptions` sets all options, a mapping only the
             options that it names. Options that are not set have the values of the folder.
@@ -102,20 +102,20 @@ def plan(
         UnknownSceneError: The selection contradicts itself.
     """
     selection = selection or Selection()
-    raw_scenes = find_raw_scenes(raw_dir)
+    listing = list_raw(raw_dir)
     if (out_dir / EXPORT_NAME).exists() or os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds other files than processed scenes", _HINT_FOLDER)
     before = _read_manifest(out_dir)
     if not isinstance(options, ProcessOptions):
         options = replace(before.options, **(options or {}))  # type: ignore[arg-type]
-    label_map = label_map_for(raw_dir)
+    label_map = label_map_at(listing.label_map)
     context = ProcessContext(options, label_map, is_strict)
     difference = _compare_heads(before, context)
     if difference and not (is_forced and selection.has_all):
         raise UsageError(f"{out_dir}: {difference}", _HINT_HEAD)
 
     previous_splits = {SceneId(name): entry.split for name, entry in before.scenes.items()}
-    splits = {scene_id: scene.split for scene_id, scene in raw_scenes.items()}
+    splits = {scene_id: scene.split for scene_id, scene in listing.scenes.items()}
     selected, failures = select_scenes(
         previous_splits | splits, selection, raw_dir, previous_splits
     )
@@ -126,7 +126,8 @@ def plan(
     raw_gone = []
     for scene_id, split in selected:
         try:
-            task = SceneTask(raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id))
+            path = processed_path(out_dir, split, scene_id)
+            task = SceneTask(listing.scenes[scene_id], split, path)
             reason = _find_reason(task, before.scenes.get(scene_id), context)
         except (KeyError, MissingFileError):
             raw_gone.append(str(scene_id))
@@ -137,7 +138,7 @@ def plan(
         else:
             kept.append(str(scene_id))
 
-    notes = [*_check_label_map(context), *find_strangers(raw_dir)]
+    notes = [*_check_label_map(context), *listing.findings]
     if raw_gone:
         if difference:
             problem = (

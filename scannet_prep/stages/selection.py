@@ -126,9 +126,8 @@ def select_scenes(
 ) -> tuple[list[tuple[SceneId, Split]], list[Finding]]:
     """Select raw scenes, and determine the split of each.
 
-    A scene of no official list, and an own scene in `scans`, has the split that it had before, else
-    the only split of the selection. If the user has named the scene, the selection comes first. An
-    own scene in `scans` that has neither is in train.
+    A scene whose split neither an official list nor its folder tells has the split that it had
+    before, else the only split of the selection.
 
     Args:
         available: The scenes of the tree, with their splits as far as the tree shows them.
@@ -167,7 +166,9 @@ def select_scenes(
                 raise UnknownSceneError(f"{raw_dir}: has no scene {scene_id}", _HINT_IDS)
             error = UnknownSceneError(f"has no folder {scene_id}", _HINT_DOWNLOAD)
         elif split is None:
-            problem = f"{scene_id} is in none of the official split lists"
+            problem = (
+                f"{scene_id} is in none of the official split lists, nor in a folder of its split"
+            )
             error = UnknownSceneError(problem, _HINT_NO_SPLIT)
         else:
             selected.append((scene_id, split))
@@ -180,19 +181,12 @@ def _find_split(
     scene_id: SceneId, split: Split | None, selection: Selection, previous: Split | None
 ) -> Split | None:
     """Find the split of a scene; None if it has none."""
-    official = find_official_split(scene_id)
-    if official is not None or split is Split.TEST:
-        return official or split
-    # Own scenes in `scans` are annotated, so they are not in test.
-    possible = set(Split)
-    if split is not None:
-        possible.remove(Split.TEST)
+    official = find_official_split(scene_id) or split
+    if official is not None:
+        return official
     only_split = selection.splits[0] if len(selection.splits) == 1 else None
-    candidates = [previous, only_split, split]
-    if selection.scene_ids is not None:
-        candidates = [only_split, previous, split]
-    usable = [candidate for candidate in candidates if candidate in possible]
-    return usable[0] if usable else None
+    # If the user has named the scene, the selection comes first.
+    return previous or only_split if selection.scene_ids is None else only_split or previous
 
 
 def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:

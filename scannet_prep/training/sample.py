@@ -67,13 +67,14 @@ def sample_from_mesh(
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It is not a triangle mesh in metres.
+        FileError: It is not a triangle mesh in metres, or its segments would mean nothing.
         UsageError: It has the name of a scene of the release, or an argument is invalid.
     """
     # Imported here, so that importing the package for training does not load the parsers.
     from scannet_prep.processed.geometry import points_and_normals
     from scannet_prep.processed.make_scene import compute_segments as compute_mesh_segments
     from scannet_prep.raw.mesh import read_mesh
+    from scannet_prep.raw.tree import naming_file
 
     label_set = parse_label_set(labels)
     path = Path(file).expanduser()
@@ -88,7 +89,7 @@ def sample_from_mesh(
         if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
             raise UsageError(f"axis_alignment is {matrix.tolist()}, expected 4 x 4 finite numbers")
     mesh = read_mesh(path)
-    points, normals = points_and_normals(mesh.positions, mesh.faces, matrix)
+    points, normals = points_and_normals(mesh.positions, mesh.faces, matrix, mesh.normals)
     unknown = np.full(len(points), -1, np.int32)
     sample = Sample(
         points=points,
@@ -101,7 +102,8 @@ def sample_from_mesh(
     )
     sample.is_aligned = matrix is not None
     if compute_segments:
-        sample["segments"] = compute_mesh_segments(mesh).astype(np.int32)
+        with naming_file(path):
+            sample["segments"] = compute_mesh_segments(mesh).astype(np.int32)
     if faces:
         sample["faces"] = np.ascontiguousarray(mesh.faces)
     sample["label_set"] = label_set.name
