@@ -594,8 +594,12 @@ def main() -> None:
         default=sys.executable,
         help="interpreter of a Python 3.10 with the packages in tools/comparison.txt",
     )
-    parser.add_argument("--scenes", type=int, default=6, help="to measure with (default: 6)")
-    parser.add_argument("--vertices", type=int, default=124_000, help="of a scene of these")
+    parser.add_argument(
+        "--scenes", type=int, default=6, help="number of scenes to measure (default: 6)"
+    )
+    parser.add_argument(
+        "--vertices", type=int, default=124_000, help="vertices of each (default: 124,000)"
+    )
     arguments = parser.parse_args()
     measurements = {}
     verdicts = {}

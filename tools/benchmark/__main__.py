@@ -20,9 +20,13 @@ def main() -> None:
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default"
     )
-    parser.add_argument("--scenes", type=int, default=20, help="number (default: 20)")
-    parser.add_argument("--vertices", type=int, default=124_000, help="of a scene (124,000)")
-    parser.add_argument("--repeat", type=int, default=5, help="the fastest of so many counts (5)")
+    parser.add_argument("--scenes", type=int, default=20, help="number of scenes (default: 20)")
+    parser.add_argument(
+        "--vertices", type=int, default=124_000, help="vertices of each scene (default: 124,000)"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=5, help="repetitions; the fastest one counts (default: 5)"
+    )
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:

@@ -55,4 +55,4 @@ def measure(
         dataset = ScanNet(place, split="train")
         reads[title] = lambda dataset=dataset: [dataset[index] for index in chosen]
     for title, seconds in time_alternately(reads, repeat).items():
-        yield f"a random scene of a {title}", f"{seconds / _READS * 1e3:.1f} ms of CPU"
+        yield f"a random scene: {title}", f"{seconds / _READS * 1e3:.1f} ms of CPU"
