@@ -17,8 +17,6 @@ from scannet_prep.errors import ContentError
 GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# The kind of the last chunk of a file.
-_PNG_END = b"IEND"
 _FILTER_UP = 2
 # The bits of a sample, and the colour type.
 _PNG_DEPTH = slice(24, 26)
@@ -50,7 +48,7 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     chunks = [
         _encode_chunk(b"IHDR", header),
         _encode_chunk(b"IDAT", bytes(deflate.zlib_compress(rows.data, level))),
-        _encode_chunk(_PNG_END, b""),
+        _encode_chunk(b"IEND", b""),
     ]
     return _PNG_SIGNATURE + b"".join(chunks)
 
@@ -59,28 +57,6 @@ def encode_pgm(image: GrayImage) -> bytes:
     """Encode uint16 (H, W) as a binary PGM, whose numbers have the high byte first."""
     height, width = image.shape
     return b"P5\n%d %d\n65535\n" % (width, height) + image.astype(">u2").tobytes()
-
-
-def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
-    """Check the header of a PNG image of numbers, and that it has an end, without decoding it.
-
-    Args:
-        data: The file.
-        size: The expected width and height.
-
-    Raises:
-        ContentError: It is not a PNG image of 8 or 16 bits of gray, has another size, or is
-            truncated.
-    """
-    _open(data, size, "PNG")
-    # Pillow would not reject images of fewer bits, but scale their numbers.
-    bits, color_type = data[_PNG_DEPTH]
-    if bits not in {8, 16} or color_type != _GRAY:
-        raise ContentError(
-            f"has {bits} bits and the color type {color_type}, expected 8 or 16 bits of gray"
-        )
-    if _PNG_END not in data:
-        raise ContentError(f"is a truncated PNG image of {len(data):,} bytes: it has no end")
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
@@ -105,7 +81,7 @@ def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
     Raises:
         ContentError: It is damaged, or has another size.
     """
-    return np.array(_open(data, size, "JPEG", is_decoded=True).convert("RGB"), np.uint8)
+    return np.array(_decode(data, size, "JPEG").convert("RGB"), np.uint8)
 
 
 def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
@@ -121,8 +97,13 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     Raises:
         ContentError: It is damaged, of another kind, or has another size.
     """
-    check_gray_png(data, size)
-    image = np.array(_open(data, size, "PNG", is_decoded=True))
+    image = np.array(_decode(data, size, "PNG"))
+    # Pillow would not reject images of fewer bits, but scale their numbers.
+    bits, color_type = data[_PNG_DEPTH]
+    if bits not in {8, 16} or color_type != _GRAY:
+        raise ContentError(
+            f"has {bits} bits and the color type {color_type}, expected 8 or 16 bits of gray"
+        )
     # Older versions of Pillow make integers of 32 bits from 16.
     return image if image.dtype == np.uint8 else image.astype(np.uint16)
 
@@ -158,11 +139,11 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
     return resized
 
 
-def _open(data: bytes, size: tuple[int, int], file_format: str, *, is_decoded: bool = False) -> Any:  # noqa: ANN401 - an image of Pillow
-    """Open an image of one format, `JPEG` or `PNG`, with Pillow.
+def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noqa: ANN401 - an image of Pillow
+    """Decode an image of one format, `JPEG` or `PNG`, with Pillow.
 
     Raises:
-        ContentError: It is damaged, as far as it is read, or has another size.
+        ContentError: It is damaged, or has another size.
     """
     from PIL import Image
 
@@ -172,17 +153,16 @@ def _open(data: bytes, size: tuple[int, int], file_format: str, *, is_decoded: b
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=[file_format])
-            if is_decoded and image.size == size:
+            if image.size == size:
                 image.load()
+                return image
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
         problem = f"is not a {file_format} image that can be decoded: {error}"
         raise ContentError(problem[:200]) from None
-    if image.size != size:
-        (width, height), (expected_width, expected_height) = image.size, size
-        raise ContentError(
-            f"is an image of {width} x {height}, expected {expected_width} x {expected_height}"
-        )
-    return image
+    (width, height), (expected_width, expected_height) = image.size, size
+    raise ContentError(
+        f"is an image of {width} x {height}, expected {expected_width} x {expected_height}"
+    )
 
 
 def _encode_chunk(kind: bytes, data: bytes) -> bytes:

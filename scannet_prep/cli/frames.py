@@ -31,6 +31,7 @@ examples:
   scannet-prep frames --with color pose labels --label-set scannet200
   scannet-prep frames --at-most 300 --layout mmdet3d -o data/posed_images
   scannet-prep frames --layout colmap --every 10 -o data/colmap
+  scannet-prep frames --frames @pairs.txt --keep-lost
   scannet-prep frames --every 1 --scenes scene0000_00 --dry-run
   scannet-prep download --types .sens --scenes scene0000_00
 """
@@ -38,8 +39,8 @@ examples:
 from __future__ import annotations
 
 import argparse
-import re
 from dataclasses import replace
+from pathlib import Path
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console
@@ -66,23 +67,25 @@ def add_arguments(parser: shared.CommandParser) -> None:
         default="data/frames",
         text="folder for the frames",
     )
-    options = parser.add_argument_group(
-        "what to extract (default: the options of the folder)", argument_default=argparse.SUPPRESS
-    )
+    options = parser.add_argument_group("what to extract (default: the options of the folder)")
     number = options.add_mutually_exclusive_group()
     number.add_argument(
         "--every",
         type=shared.positive_number,
-        default=argparse.SUPPRESS,
         metavar="N",
         help="every n-th frame, beginning with the first; 1 for all (default: 20)",
     )
     number.add_argument(
         "--at-most",
         type=shared.positive_number,
-        default=argparse.SUPPRESS,
         metavar="N",
         help="at most N frames of each scene, evenly spaced",
+    )
+    number.add_argument(
+        "--frames",
+        default=None,
+        metavar="@FILE",
+        help="the frames of a list: on each line, a scene and numbers of frames",
     )
     options.add_argument(
         "--first",
@@ -92,7 +95,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     options.add_argument(
         "--size",
-        type=_size_argument,
+        type=_size,
         metavar="WxH",
         help="width and height of all images, such as 320x240 "
         "(default: as stored, without decoding color images)",
@@ -121,7 +124,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--keep-lost",
         dest="keeps_lost",
         action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
         help="write frames without tracking, too, as the official reader does; "
         "their poses contain -inf",
     )
@@ -134,9 +136,14 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     from scannet_prep.stages import frames
 
     resolve_paths(arguments)
-    options = {name: value for name, value in vars(arguments).items() if name in _OPTIONS}
+    chosen = {name: getattr(arguments, name) for name in _OPTIONS}
+    options = {name: value for name, value in chosen.items() if value is not None}
     # --every and --at-most replace each other, also if the folder has the other one.
-    if "at_most" in options:
+    listed = None
+    if arguments.frames is not None:
+        listed = frames.read_frame_list(Path(arguments.frames.removeprefix("@")))
+        options |= {"every": 1, "first": None, "at_most": None}
+    elif "at_most" in options:
         options["every"] = 1
     elif "every" in options:
         options["at_most"] = None
@@ -146,19 +153,18 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         options,
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
+        listed=listed,
     )
     if arguments.dry_run:
         plan = replace(plan, notes=(*plan.notes, frames.count(plan)))
     return carry_out(plan, arguments, console)
 
 
-def _size_argument(text: str) -> tuple[int, int]:
+def _size(text: str) -> tuple[int, int]:
     """Parse a size such as 320x240.
 
     Raises:
-        argparse.ArgumentTypeError: It is something else.
+        ValueError: It is something else.
     """
-    match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", text, re.ASCII)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 320x240")
-    return int(match[1]), int(match[2])
+    width, height = map(shared.positive_number, text.split("x"))
+    return width, height

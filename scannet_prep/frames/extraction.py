@@ -9,13 +9,13 @@ Images that keep their size are not decoded: stored JPEG and PNG images are copi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, make_directory, writing
 from scannet_prep.base.images import (
@@ -29,7 +29,7 @@ from scannet_prep.base.images import (
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError
 from scannet_prep.frames.labels import LabelImages, make_label_table
-from scannet_prep.frames.layouts import LAYOUTS
+from scannet_prep.frames.layouts import LAYOUTS, FrameContent
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord
 from scannet_prep.frames.scene_files import SCENE_ENCODERS, encode_matrix, encode_npz
@@ -41,6 +41,12 @@ from scannet_prep.release.scene import Split
 
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _PNG_LEVEL = 1
+# By the ending of a file.
+_IMAGE_ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    ".jpg": encode_jpeg,
+    ".png": partial(encode_png, level=_PNG_LEVEL),
+    ".pgm": encode_pgm,
+}
 
 
 def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dict[str, int]:
@@ -49,9 +55,7 @@ def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dic
     Returns:
         Their sizes in bytes, by name; those that are missing are omitted.
     """
-    contents = options.contents_of(split)
-    kinds = [STREAM, *(kind for content, kind in LABEL_KINDS.items() if content in contents)]
-    paths = [scene.path(kind) for kind in kinds]
+    paths = [scene.path(kind) for kind in options.find_sources(split)]
     return {path.name: path.stat().st_size for path in paths if path.exists()}
 
 
@@ -60,6 +64,7 @@ def extract_scene(
     split: Split,
     options: FrameOptions,
     label_map: LabelMap,
+    listed: Sequence[int] | None,
     out_dir: Path,
 ) -> FramesRecord:
     """Extract the frames of a scene.
@@ -69,6 +74,7 @@ def extract_scene(
         split: Its split.
         options: The options.
         label_map: The label map, for label images.
+        listed: The numbers of the frames to extract, if a list names them.
         out_dir: The folder of the scene, which is made. No other program uses it, so files are
             written in place.
 
@@ -82,46 +88,32 @@ def extract_scene(
     # Measured first: if a file is replaced meanwhile, the next run extracts the scene again.
     source_sizes = measure_sources(scene, split, options)
     layout = LAYOUTS[options.layout]
+    contents = options.contents_of(split)
     files: dict[str, Fingerprint] = {}
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
-        color = stream.depth_camera if layout.shrinks_color else stream.color_camera
-        color_camera = stream.color_camera.resized(options.size or color.size)
+        stored = stream.color_camera
         depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
+        default_size = depth_camera.size if layout.shrinks_color else stored.size
+        color_camera = stored.resized(options.size or default_size)
         if layout.aligns_depth:
             depth_camera = color_camera
-        intrinsic = depth_camera.intrinsic[:3, :3]
-        find_depth = partial(_find_depth, stream, depth_camera, is_aligned=layout.aligns_depth)
-        find_color = partial(_find_color, color_camera)
-        # By content, and the ending of the name of the file.
-        encoders: dict[str, Callable[[Frame], bytes]] = {
-            "color.jpg": partial(_encode_jpeg, stream.color_camera, color_camera),
-            "color.png": lambda frame: encode_png(find_color(frame), _PNG_LEVEL),
-            "depth.png": lambda frame: encode_png(find_depth(frame), _PNG_LEVEL),
-            "depth.pgm": lambda frame: encode_pgm(find_depth(frame)),
-            "pose.txt": lambda frame: encode_matrix(frame.pose),
-            "pose.npz": lambda frame: encode_npz({"intrinsics": intrinsic, "pose": frame.pose}),
-        }
-        contents = options.contents_of(split)
+        labels = {}
         for content, kind in LABEL_KINDS.items():
             if content in contents:
                 path = scene.path(kind)
-                table = make_label_table(options.label_set, label_map)
-                encoders[f"{content}.png"] = LabelImages(
-                    archive=stack.enter_context(open_zip(path)),
-                    path=path,
-                    folder=kind.suffix.removeprefix("_2d-").removesuffix(".zip"),
-                    stored_size=stream.color_camera.size,
-                    size=color_camera.size,
-                    table=table if content == "labels" else None,
-                ).encode
-
-        numbers, lost = options.select(stream.is_tracked)
+                archive = stack.enter_context(open_zip(path))
+                ids = options.label_set if content == "labels" else "raw"
+                table = make_label_table(ids, label_map)
+                labels[content] = LabelImages(archive, path, stored.size, color_camera.size, table)
+        numbers, lost = options.select(stream.is_tracked, listed)
         for position, number in enumerate(numbers):
-            frame = stream[number]
             for content in contents:
                 name = options.name_of(content, number, position)
-                data = encoders[content + Path(name).suffix](frame)
+                if content in labels:
+                    data = labels[content].encode(number)
+                else:
+                    data = _encode(stream[number], content, name, color_camera, depth_camera)
                 _write(out_dir, name, data, files)
 
     record = FramesRecord(
@@ -145,44 +137,49 @@ def extract_scene(
     return record
 
 
-def _encode_jpeg(stored: SensorCamera, camera: SensorCamera, frame: Frame) -> bytes:
-    if camera.size == stored.size:
-        return frame.checked_jpeg()
-    return encode_jpeg(_find_color(camera, frame))
+def _encode(
+    frame: Frame,
+    content: FrameContent,
+    name: str,
+    color_camera: SensorCamera,
+    depth_camera: SensorCamera,
+) -> bytes:
+    """Encode the color, the depth or the pose of a frame for a file of some name."""
+    ending = Path(name).suffix
+    image: GrayImage
+    if content == "depth":
+        image = _align_depth(frame) if depth_camera is color_camera else frame.depth()
+        return _IMAGE_ENCODERS[ending](resize_nearest(image, depth_camera.size))
+    if content == "color":
+        if ending == ".jpg" and color_camera.size == frame.stream.color_camera.size:
+            return frame.checked_jpeg()
+        return _IMAGE_ENCODERS[ending](resize_color(frame.color(), color_camera.size))
+    if ending == ".npz":
+        return encode_npz(intrinsics=depth_camera.intrinsic[:3, :3], pose=frame.pose)
+    return encode_matrix(frame.pose)
 
 
-def _find_color(camera: SensorCamera, frame: Frame) -> NDArray[np.uint8]:
-    return resize_color(frame.color(), camera.size)
-
-
-def _find_depth(
-    stream: SensorStream, camera: SensorCamera, frame: Frame, *, is_aligned: bool
-) -> GrayImage:
-    depth: GrayImage = frame.depth()
-    if is_aligned:
-        depth = _align_depth(depth, stream, camera)
-    return resize_nearest(depth, camera.size)
-
-
-def _align_depth(depth: GrayImage, stream: SensorStream, camera: SensorCamera) -> GrayImage:
-    """Take the nearest pixel of the depth camera for each pixel of another one; 0 outside.
+def _align_depth(frame: Frame) -> GrayImage:
+    """Take the nearest pixel of depth for each pixel of color; 0 outside of the depth image.
 
     Raises:
         FileError: The cameras of the stream are at different places.
     """
-    stored = stream.depth_camera
-    if not np.array_equal(stored.extrinsic, stream.color_camera.extrinsic):
+    stream = frame.stream
+    color = stream.color_camera
+    depth = stream.depth_camera
+    if not np.array_equal(depth.extrinsic, color.extrinsic):
         problem = "its color camera and its depth camera are not at the same place"
         raise FileError(stream.path, problem, "leave depth out of --with")
     nearest = []
-    for axis in (0, 1):
-        pixels = np.arange(camera.size[axis])
-        tangents = (pixels - camera.intrinsic[axis, 2]) / camera.intrinsic[axis, axis]
-        found = np.rint(tangents * stored.intrinsic[axis, axis] + stored.intrinsic[axis, 2])
+    for axis, size in enumerate(color.size):
+        scale = depth.intrinsic[axis, axis] / color.intrinsic[axis, axis]
+        offsets = np.arange(size) - color.intrinsic[axis, 2]
+        found = np.rint(offsets * scale + depth.intrinsic[axis, 2])
         # Around the image, there is a border of 0.
-        nearest.append(found.clip(-1, stored.size[axis]).astype(int) + 1)
+        nearest.append(found.clip(-1, depth.size[axis]).astype(int) + 1)
     columns, rows = nearest
-    aligned: GrayImage = np.pad(depth, 1)[rows[:, np.newaxis], columns]
+    aligned: GrayImage = np.pad(frame.depth(), 1)[rows[:, np.newaxis], columns]
     return aligned
 
 

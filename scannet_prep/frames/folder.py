@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,50 +78,6 @@ class FrameFolder:
         return SceneFrames(path.parent, read_record(path))
 
 
-class SceneFrames:
-    """The extracted frames of one scene, a sequence.
-
-    Args:
-        path: The folder of the scene.
-        record: Its record.
-
-    Attributes:
-        path: As given.
-        record: As given.
-        scene_id: The scene.
-        color_camera: The color camera, for images of the size that was written.
-        depth_camera: The same for depth images.
-        poses: The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
-        is_tracked: Whether each frame has a usable pose, bool (N,). False only with `--keep-lost`.
-    """
-
-    def __init__(self, path: Path, record: FramesRecord) -> None:
-        self.path = path
-        self.record = record
-        self.scene_id = record.scene_id
-        self.color_camera = record.color_camera.to_camera()
-        self.depth_camera = record.depth_camera.to_camera()
-        self.poses = record.read_poses()
-        self.is_tracked = find_tracked(self.poses)
-
-    def __len__(self) -> int:
-        """Return the number of frames."""
-        return len(self.record.frames)
-
-    def __getitem__(self, position: int) -> ExtractedFrame:
-        """Return a frame by its position among the extracted ones.
-
-        Raises:
-            IndexError: There are fewer frames.
-        """
-        position = range(len(self))[position]
-        return ExtractedFrame(self, position, self.record.frames[position])
-
-    def __iter__(self) -> Iterator[ExtractedFrame]:
-        """Iterate over the frames."""
-        return map(self.__getitem__, range(len(self)))
-
-
 @dataclass(frozen=True, slots=True)
 class ExtractedFrame:
     """One extracted frame. Its images are read when they are used.
@@ -152,10 +108,8 @@ class ExtractedFrame:
             UsageError: It was not extracted.
         """
         record = self.scene.record
-        contents = record.options.contents_of(record.split)
-        if content not in contents:
-            problem = f"{self.scene.path}: has no {content}, only {', '.join(contents)}"
-            raise UsageError(problem, _HINT_EXTRACT)
+        if content not in record.options.contents_of(record.split):
+            raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
         return self.scene.path / record.options.name_of(content, self.number, self.position)
 
     def read(self, content: FrameContent) -> NDArray[Any]:
@@ -180,3 +134,43 @@ class ExtractedFrame:
             return decode_gray(data, camera.size)
         except ContentError as error:
             raise FileError(path, error.message, _HINT_VERIFY) from None
+
+
+class SceneFrames(Sequence[ExtractedFrame]):
+    """The extracted frames of one scene, a sequence.
+
+    Args:
+        path: The folder of the scene.
+        record: Its record.
+
+    Attributes:
+        path: As given.
+        record: As given.
+        scene_id: The scene.
+        color_camera: The color camera, for images of the size that was written.
+        depth_camera: The same for depth images.
+        poses: The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
+        is_tracked: Whether each frame has a usable pose, bool (N,). False only with `--keep-lost`.
+    """
+
+    def __init__(self, path: Path, record: FramesRecord) -> None:
+        self.path = path
+        self.record = record
+        self.scene_id = record.scene_id
+        self.color_camera = record.color_camera.to_camera()
+        self.depth_camera = record.depth_camera.to_camera()
+        self.poses = record.read_poses()
+        self.is_tracked = find_tracked(self.poses)
+
+    def __len__(self) -> int:
+        """Return the number of frames."""
+        return len(self.record.frames)
+
+    def __getitem__(self, position: int) -> ExtractedFrame:  # type: ignore[override]
+        """Return a frame by its position among the extracted ones.
+
+        Raises:
+            IndexError: There are fewer frames.
+        """
+        position = range(len(self))[position]
+        return ExtractedFrame(self, position, self.record.frames[position])

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.images import (
     GrayImage,
-    check_gray_png,
     decode_gray,
     encode_png,
     resize_nearest,
@@ -19,7 +18,6 @@ from scannet_prep.base.images import (
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import LabelIds
-from scannet_prep.raw.sensor_stream import Frame
 from scannet_prep.raw.zip_file import read_member
 from scannet_prep.release.label_map import MAX_SCANNET_ID, LabelMap
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
@@ -55,7 +53,6 @@ class LabelImages:
     Attributes:
         archive: The zip file.
         path: Its path, for messages.
-        folder: The folder in it.
         stored_size: Width and height of the images, which are those of color.
         size: Width and height of the images to make.
         table: The conversion of their ids; None to leave them as they are.
@@ -63,13 +60,12 @@ class LabelImages:
 
     archive: zipfile.ZipFile
     path: Path
-    folder: str
     stored_size: tuple[int, int]
     size: tuple[int, int]
     table: NDArray[np.int16] | None
 
-    def encode(self, frame: Frame) -> bytes:
-        """Make the image of a frame.
+    def encode(self, number: int) -> bytes:
+        """Make the image of a frame, by its number in the stream.
 
         Returns:
             A PNG image of 8 or 16 bits; the stored one if nothing is converted.
@@ -77,13 +73,15 @@ class LabelImages:
         Raises:
             FileError: The image is missing, damaged, of another size, or has an unknown id.
         """
-        name = f"{self.folder}/{frame.number}.png"
+        # scene0000_00_2d-label-filt.zip holds label-filt/0.png.
+        folder = self.path.stem.partition("_2d-")[2]
+        name = f"{folder}/{number}.png"
         stored = read_member(self.archive, self.path, name)
         try:
+            image = decode_gray(stored, self.stored_size)
             if self.size == self.stored_size and self.table is None:
-                check_gray_png(stored, self.stored_size)
                 return stored
-            image = resize_nearest(decode_gray(stored, self.stored_size), self.size)
+            image = resize_nearest(image, self.size)
             if self.table is not None:
                 image = _convert(image, self.table)
             return encode_png(image)

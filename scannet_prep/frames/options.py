@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.json import to_plain
 from scannet_prep.errors import UsageError
-from scannet_prep.frames.layouts import LAYOUTS, FrameContent
-from scannet_prep.release.files import KINDS, FileKind
+from scannet_prep.frames.layouts import LAYOUTS, FrameContent, SceneContent
+from scannet_prep.release.files import INFO, KINDS, MESH, SPLIT_DIRS, FileKind
 from scannet_prep.release.scene import Split
 
 LabelIds: TypeAlias = Literal["raw", "nyu40", "scannet20", "scannet200"]
 
 STREAM = KINDS[".sens"]
-# The zip files of 2D labels that an extraction reads, by content.
+# The zip files of 2D labels that an extraction reads, by content; test scenes have none.
 LABEL_KINDS: dict[FrameContent, FileKind] = {
     "labels": KINDS["_2d-label-filt.zip"],
     "instances": KINDS["_2d-instance-filt.zip"],
+}
+# The other files that it reads, by the content of the layout that needs them.
+_SCENE_KINDS: dict[SceneContent, FileKind] = {
+    "colmap_points": MESH,
+    "points": MESH,
+    "scan_info": INFO,
 }
 
 
@@ -40,10 +47,12 @@ class FrameOptions:
         layout: The names of the files, one of `LAYOUTS`.
         keeps_lost: Whether frames without tracking are written, too.
         label_map: The digest of the label map, if label images depend on it; otherwise empty.
+        listed: The digest of the list of frames that replaces `every`, `first` and `at_most`; empty
+            without one.
 
     Raises:
-        UsageError: There is no such layout, it has no place for a content, or its readers need
-            another value of an option.
+        UsageError: The layout has no place for a content, or its readers need another value of an
+            option.
     """
 
     every: int = 20
@@ -55,12 +64,21 @@ class FrameOptions:
     layout: str = "official"
     keeps_lost: bool = False
     label_map: str = ""
+    listed: str = ""
+
+    @classmethod
+    def of_layout(cls, layout: str = "official", **options: Any) -> FrameOptions:  # noqa: ANN401 - as declared
+        """Return the options of a layout, but for those that are chosen.
+
+        Raises:
+            UsageError: There is no such layout.
+        """
+        if layout not in LAYOUTS:
+            raise UsageError(f"{layout!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
+        return cls(layout=layout, **{**LAYOUTS[layout].defaults, **options})
 
     def __post_init__(self) -> None:
         """Check the options, and sort the contents as the layout does."""
-        if self.layout not in LAYOUTS:
-            problem = f"{self.layout!r} is not a layout"
-            raise UsageError(problem, f"there are: {', '.join(LAYOUTS)}")
         layout = LAYOUTS[self.layout]
         for content in self.contents:
             if content not in layout.of_frame:
@@ -73,24 +91,25 @@ class FrameOptions:
             value = getattr(self, option.name)
             needed = layout.defaults.get(option.name, option.default)
             if option.name in layout.fixed and value != needed:
-                name = option.name.replace("_", " ")
-                problem = f"the layout {self.layout} needs {name}: {needed}, not {value}"
+                problem = f"the layout {self.layout} needs {option.name}: {needed}, not {value}"
                 raise UsageError(problem, "leave this option out, or choose another layout")
 
     @property
     def text(self) -> str:
-        """The options in words."""
+        """The options in words; those that are not used are left out."""
         options = to_plain(self)
-        return ", ".join(
-            f"{name.replace('_', ' ')}: {value}"
-            for name, value in options.items()
-            if value not in (None, "")
-        )
+        return ", ".join(f"{name}: {value}" for name, value in options.items() if value)
 
     def contents_of(self, split: Split) -> tuple[FrameContent, ...]:
         """Return what is written of the scenes of a split: those of test have no 2D labels."""
         without = LABEL_KINDS if split is Split.TEST else {}
         return tuple(name for name in self.contents if name not in without)
+
+    def folder_of(self, scene_id: str, split: Split) -> str:
+        """Return the folder of a scene in the output folder."""
+        part = "test" if split is Split.TEST else "train"
+        folder = LAYOUTS[self.layout].folder
+        return folder.format(scene=scene_id, scans=SPLIT_DIRS[split], part=part)
 
     def name_of(self, content: FrameContent, number: int, position: int) -> str:
         """Return the name of the file of a frame in the folder of its scene.
@@ -103,20 +122,38 @@ class FrameOptions:
         name = LAYOUTS[self.layout].of_frame[content]
         return name.format(number=number, position=position, first=self.first)
 
-    def select(self, is_tracked: NDArray[np.bool_]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def find_sources(self, split: Split) -> list[FileKind]:
+        """Return the kinds of the files that scenes of a split are extracted from."""
+        contents = {*self.contents_of(split), *LAYOUTS[self.layout].of_scene.values()}
+        others = (*LABEL_KINDS.items(), *_SCENE_KINDS.items())
+        return [STREAM, *(kind for content, kind in others if content in contents)]
+
+    def select(
+        self, is_tracked: NDArray[np.bool_], listed: Sequence[int] | None = None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Select the frames of a stream.
 
         Args:
             is_tracked: bool (N,), whether each frame has a usable pose.
+            listed: The numbers of the frames to choose, ascending; None to choose by the options.
 
         Returns:
             The numbers of the frames to extract; and of those without tracking. These are omitted,
             or are among the others, as the options demand.
+
+        Raises:
+            UsageError: The stream does not have a frame that is listed.
         """
         numbers = np.arange(0, len(is_tracked), self.every)
         if self.first is not None:
             # Programs that take every third frame round the number of frames down.
             numbers = numbers[: min(self.first, len(is_tracked) // self.every)]
+        if listed is not None:
+            missing = {*listed}.difference(range(len(is_tracked)))
+            if missing:
+                problem = f"has no frame {min(missing)}, only {len(is_tracked):,} frames"
+                raise UsageError(problem, "correct the list of --frames")
+            numbers = np.array(listed)
         is_wanted = is_tracked[numbers] | self.keeps_lost
         omitted = numbers[~is_wanted]
         numbers = numbers[is_wanted]

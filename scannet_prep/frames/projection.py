@@ -11,7 +11,7 @@ those of OpenScene.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,15 @@ from scannet_prep.processed.geometry import move_columns
 if TYPE_CHECKING:
     from scannet_prep.processed.scene import ProcessedScene
 
+Floats: TypeAlias = NDArray[np.floating[Any]]
+
 _MILLIMETRES = 1000.0
 
 
 def project(
-    points: NDArray[np.floating[Any]],
-    camera_to_points: NDArray[np.floating[Any]],
-    intrinsics: NDArray[np.floating[Any]],
+    points: Floats,
+    camera_to_points: Floats,
+    intrinsics: Floats,
     size: tuple[int, int],
     depth: NDArray[np.uint16] | None = None,
     tolerance: float = 0.05,
@@ -97,9 +99,7 @@ def project(
     return pixels, visible
 
 
-def camera_in(
-    sample: Mapping[str, Any] | ProcessedScene, pose: NDArray[np.floating[Any]]
-) -> NDArray[np.float64]:
+def camera_in(sample: Mapping[str, Any] | ProcessedScene, pose: Floats) -> NDArray[np.float64]:
     """Convert the pose of a frame into the frame of the points of a scene.
 
     Poses are in the frame of the scan. If the points are axis-aligned, the pose must be, too.
@@ -134,7 +134,7 @@ def camera_in(
     return np.asarray(axis_alignment @ scan_from_camera, np.float64)
 
 
-def _check_pose(pose: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+def _check_pose(pose: Floats) -> NDArray[np.float64]:
     """Return a pose as float64 (4, 4).
 
     Raises:

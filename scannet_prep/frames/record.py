@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -96,15 +95,9 @@ _RECORD = make_decoder(FramesRecord)
 
 def find_records(path: Path) -> dict[str, Path]:
     """Find the records of the scenes of a folder, by scene, sorted; none is opened."""
-    records = {}
-    for folder, names, files in os.walk(path):
-        if RECORD_NAME in files:
-            records[Path(folder).name] = Path(folder, RECORD_NAME)
-            # There is no other scene in the folder of one.
-            names.clear()
-        # Folders that are not finished are hidden.
-        names[:] = [name for name in names if not name.startswith(".")]
-    return dict(sorted(records.items()))
+    # Folders that are not finished are hidden. A layout may have a folder above those of scenes.
+    paths = {*path.glob(f"[!.]*/{RECORD_NAME}"), *path.glob(f"[!.]*/*/{RECORD_NAME}")}
+    return {path.parent.name: path for path in sorted(paths)}
 
 
 def read_record(path: Path) -> FramesRecord:

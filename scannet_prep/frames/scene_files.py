@@ -36,16 +36,31 @@ property uchar blue
 end_header
 """
 
+_STREAM_INFO = """\
+m_versionNumber = 4
+m_sensorName = {record.sensor}
+m_colorWidth = {record.color_camera.size[0]}
+m_colorHeight = {record.color_camera.size[1]}
+m_depthWidth = {record.depth_camera.size[0]}
+m_depthHeight = {record.depth_camera.size[1]}
+m_depthShift = 1000
+m_calibrationColorIntrinsic = {matrices[0]}
+m_calibrationColorExtrinsic = {matrices[1]}
+m_calibrationDepthIntrinsic = {matrices[2]}
+m_calibrationDepthExtrinsic = {matrices[3]}
+m_frames.size = {count}
+"""
+
 
 def encode_matrix(matrix: Any) -> bytes:  # noqa: ANN401 - an array, or rows of numbers
     """Encode a matrix as the official reader does: a line per row, six decimals."""
     return _join_lines([f"{value:f}" for value in row] for row in matrix)
 
 
-def encode_npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def encode_npz(**arrays: Any) -> bytes:  # noqa: ANN401 - arrays
     """Encode arrays as a file for `np.load`."""
     file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
+    np.savez(file, **arrays)
     return file.getvalue()
 
 
@@ -74,7 +89,8 @@ def _find_pinhole(record: FramesRecord) -> dict[str, float]:
 
 
 def _encode_colmap_camera(record: FramesRecord, _: RawScene) -> bytes:
-    return _join_lines([[1, "PINHOLE", *_find_pinhole(record).values()]])
+    camera = "1 PINHOLE {w} {h} {fl_x} {fl_y} {cx} {cy}\n"
+    return camera.format(**_find_pinhole(record)).encode()
 
 
 def _encode_colmap_images(record: FramesRecord, _: RawScene) -> bytes:
@@ -146,23 +162,16 @@ def _encode_transforms(record: FramesRecord, _: RawScene) -> bytes:
 
 def _encode_names(record: FramesRecord, _: RawScene) -> bytes:
     """Encode the names of all frames, without the ending."""
-    return encode_npz({"images": np.array([f"{number:05}" for number in record.frames])})
+    return encode_npz(images=[f"{number:05}" for number in record.frames])
 
 
 def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
     """Encode the header of the stream of the frames, of which depth is in millimetres."""
-    lines: list[list[object]] = [["m_versionNumber", "=", 4], ["m_sensorName", "=", record.sensor]]
-    cameras = {"Color": record.color_camera, "Depth": record.depth_camera}
-    for name, camera in cameras.items():
-        for side, count in zip(("Width", "Height"), camera.size, strict=True):
-            lines.append([f"m_{name.lower()}{side}", "=", count])
-    lines.append(["m_depthShift", "=", 1000])
-    for name, camera in cameras.items():
-        for kind in ("intrinsic", "extrinsic"):
-            numbers = np.ravel(getattr(camera, kind))
-            lines.append([f"m_calibration{name}{kind.title()}", "=", *numbers])
-    lines.append(["m_frames.size", "=", len(record.frames)])
-    return _join_lines(lines)
+    cameras = (record.color_camera, record.depth_camera)
+    matrices = [matrix for camera in cameras for matrix in (camera.intrinsic, camera.extrinsic)]
+    texts = [" ".join(map(str, np.ravel(matrix))) for matrix in matrices]
+    count = len(record.frames)
+    return _STREAM_INFO.format(record=record, matrices=texts, count=count).encode()
 
 
 SCENE_ENCODERS: Mapping[SceneContent, Callable[[FramesRecord, RawScene], bytes]] = {

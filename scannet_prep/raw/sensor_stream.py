@@ -114,6 +114,7 @@ class Frame:
         offset: Its first byte in the file.
         color_bytes: Size of the stored color image.
         depth_bytes: Size of the stored depth image.
+        stream: Its stream.
     """
 
     number: int
@@ -121,12 +122,12 @@ class Frame:
     offset: int
     color_bytes: int
     depth_bytes: int
-    _stream: SensorStream
+    stream: SensorStream
 
     @property
     def jpeg(self) -> bytes:
         """The color image as stored."""
-        return self._stream.read_at(self.offset + _FRAME_HEAD.itemsize, self.color_bytes)
+        return self.stream.read_at(self.offset + _FRAME_HEAD.itemsize, self.color_bytes)
 
     def checked_jpeg(self) -> bytes:
         """Return the color image as stored, after following its markers from start to end.
@@ -138,7 +139,7 @@ class Frame:
         """
         jpeg = self.jpeg
         with self._naming_image("color"):
-            check_jpeg(jpeg, self._stream.color_camera.size)
+            check_jpeg(jpeg, self.stream.color_camera.size)
         return jpeg
 
     def color(self) -> NDArray[np.uint8]:
@@ -151,7 +152,7 @@ class Frame:
             FileError: It is damaged.
         """
         with self._naming_image("color"):
-            return decode_color(self.jpeg, self._stream.color_camera.size)
+            return decode_color(self.jpeg, self.stream.color_camera.size)
 
     def depth(self) -> NDArray[np.uint16]:
         """Decode the depth image.
@@ -162,10 +163,10 @@ class Frame:
         Raises:
             FileError: It is damaged.
         """
-        width, height = self._stream.depth_camera.size
+        width, height = self.stream.depth_camera.size
         image_bytes = width * height * _DEPTH_VALUE_BYTES
         start = self.offset + _FRAME_HEAD.itemsize + self.color_bytes
-        compressed = self._stream.read_at(start, self.depth_bytes)
+        compressed = self.stream.read_at(start, self.depth_bytes)
         with self._naming_image("depth"):
             try:
                 # Never decompresses to more than the given size. Verifies the checksum of zlib.
@@ -175,9 +176,9 @@ class Frame:
             if len(data) != image_bytes:
                 raise ContentError(f"does not decompress to {image_bytes:,} bytes")
             stored = np.frombuffer(data, "<u2").reshape(height, width)
-            if self._stream.depth_shift == _MILLIMETRES:
+            if self.stream.depth_shift == _MILLIMETRES:
                 return stored.astype(np.uint16)
-            depth = np.rint(stored * (_MILLIMETRES / self._stream.depth_shift))
+            depth = np.rint(stored * (_MILLIMETRES / self.stream.depth_shift))
             if depth.max() > _MAX_DEPTH:
                 metres = depth.max() / _MILLIMETRES
                 raise ContentError(f"reaches {metres:.1f} m, expected at most 65.5 m")
@@ -189,9 +190,9 @@ class Frame:
         try:
             yield
         except ContentError as error:
-            frame_count = len(self._stream)
+            frame_count = len(self.stream)
             raise FileError(
-                self._stream.path,
+                self.stream.path,
                 f"frame {self.number} of {frame_count} is damaged: "
                 f"{image} {error.message} "
                 f"(it begins at byte {self.offset:,})",
@@ -262,7 +263,7 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             offset=self._offsets[number],
             color_bytes=int(head["color_bytes"]),
             depth_bytes=int(head["depth_bytes"]),
-            _stream=self,
+            stream=self,
         )
 
     @property

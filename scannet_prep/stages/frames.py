@@ -13,30 +13,30 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from scannet_prep.base.files import have_sizes, make_directory
+from scannet_prep.base.files import Fingerprint, have_sizes, make_directory
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.json import encode_json
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.frames.extraction import extract_scene, measure_sources
-from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.frames.options import STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import list_raw, repair_hint
-from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene import SceneId
+from scannet_prep.release.splits import read_scene_list
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
 
-__all__ = ["count", "plan", "run"]
+__all__ = ["count", "plan", "read_frame_list", "run"]
 
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_STREAMS = (
@@ -53,11 +53,13 @@ class FramesContext:
         options: What is extracted.
         label_map: The label map, for label images.
         work_dir: The hidden folder for unfinished scenes.
+        listed: The numbers of the frames by scene, if a list names them.
     """
 
     options: FrameOptions
     label_map: LabelMap
     work_dir: Path
+    listed: Mapping[str, Sequence[int]]
 
 
 class FramesManifest(msgspec.Struct, frozen=True):
@@ -68,6 +70,26 @@ class FramesManifest(msgspec.Struct, frozen=True):
     unfinished: tuple[str, ...] = ()
 
 
+def read_frame_list(path: Path) -> dict[str, list[int]]:
+    """Read a list of frames: on each line, a scene and numbers of frames.
+
+    Returns:
+        The numbers by scene, ascending.
+
+    Raises:
+        FileError: It cannot be read, or a line is something else.
+    """
+    frames: dict[str, set[int]] = {}
+    for line in read_scene_list(path):
+        name, *words = line.split()
+        try:
+            frames.setdefault(SceneId(name), set()).update(map(int, words))
+        except ValueError:
+            problem = f"{line!r:.80} is not a scene and numbers of frames"
+            raise FileError(path, problem, "a line looks like: scene0707_00 15 30") from None
+    return {name: sorted(numbers) for name, numbers in frames.items()}
+
+
 def plan(
     raw_dir: Path,
     out_dir: Path,
@@ -75,6 +97,7 @@ def plan(
     *,
     selection: Selection | None = None,
     is_forced: bool = False,
+    listed: Mapping[str, Sequence[int]] | None = None,
 ) -> RunPlan[FramesContext]:
     """Decide which scenes to extract. Writes nothing and opens no stream.
 
@@ -84,73 +107,65 @@ def plan(
         options: The fields of `FrameOptions` that are chosen; the others are those of the folder.
         selection: The scenes; by default all that have a sensor stream.
         is_forced: Make scenes again even if they are up to date.
+        listed: The numbers of the frames of each scene, from `read_frame_list`; other scenes are
+            not selected.
 
     Raises:
-        UsageError: The options contradict each other or those of the folder, or the folder is the
-            raw tree.
+        UsageError: The options contradict each other or those of the folder, the folder is the raw
+            tree, or both the selection and the list name scenes.
         MissingFileError: There is no raw tree, or no selected scene has a sensor stream.
         FileError: A folder, a record or the label map cannot be read.
         UnknownSceneError: A named scene does not exist.
     """
     selection = selection or Selection()
+    if listed is not None:
+        if selection.scene_ids is not None:
+            raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
+        selection = replace(selection, scene_ids=tuple(map(SceneId, listed)))
     listing = list_raw(raw_dir)
     raw_scenes = listing.scenes
     if os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
     label_map = label_map_at(listing.label_map)
     before = _read_manifest(out_dir)
-    chosen = _choose_options(options or {}, label_map, out_dir, before)
+    chosen = _choose_options(options or {}, label_map, listed, out_dir, before)
 
     # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
     # a stream may have been removed to free the disk.
-    with_stream = {scene_id for scene_id, scene in raw_scenes.items() if STREAM in scene.files}
-    candidates = set(raw_scenes)
-    if selection.scene_ids is None:
-        candidates &= before.scenes.keys() | with_stream
-    selected, failures = select_scenes(
-        {scene_id: raw_scenes[scene_id].split for scene_id in candidates},
-        selection,
-        raw_dir,
-        {SceneId(name): record.split for name, record in before.scenes.items()},
-    )
+    available = {}
+    for scene_id, scene in raw_scenes.items():
+        has_source = scene_id in before.scenes or STREAM in scene.files
+        if has_source or selection.scene_ids is not None:
+            available[scene_id] = scene.split
+    previous = {SceneId(name): record.split for name, record in before.scenes.items()}
+    selected, failures = select_scenes(available, selection, raw_dir, previous)
     tasks = []
     kept = []
     for scene_id, split in selected:
-        name = LAYOUTS[chosen.layout].folder.format(
-            scene=scene_id,
-            scans=SPLIT_DIRS[split],
-            part="test" if split is Split.TEST else "train",
-        )
-        task = SceneTask(raw_scenes[scene_id], split, out_dir / name)
+        task = SceneTask(raw_scenes[scene_id], split, out_dir / chosen.folder_of(scene_id, split))
         reason = _find_reason(task, before.scenes.get(scene_id), chosen)
-        if not reason and not is_forced:
-            kept.append(str(scene_id))
-        elif scene_id in with_stream:
+        if reason or is_forced:
             tasks.append(replace(task, reason=reason or "--force"))
         else:
-            error = MissingFileError(task.scene.path(STREAM), "no such file", _HINT_STREAMS)
-            failures.append(Finding.from_error(error, task.source, scene_id))
-    if not tasks and not kept:
+            kept.append(str(scene_id))
+    if not tasks and not kept and not failures:
         raise MissingFileError(
             raw_dir, "no selected scene has a sensor stream (.sens)", _HINT_STREAMS
         )
-    notes = []
-    without_stream = sorted(raw_scenes.keys() - candidates)
-    if without_stream:
-        message = f"left out, because they have no .sens: {list_some(without_stream)}"
-        notes.append(Finding(message=message, severity="note"))
+    left_out = sorted(raw_scenes.keys() - available)
+    message = f"left out, because they have no .sens: {list_some(left_out)}"
     return RunPlan(
         stage=_STAGE,
         source=raw_dir,
         out_dir=out_dir,
         about=chosen.text,
-        context=FramesContext(chosen, label_map, out_dir / WORK_NAME),
+        context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed or {}),
         before=before,
         head=FramesManifest(),
         tasks=tuple(tasks),
         kept=tuple(kept),
         failures=tuple(failures),
-        notes=tuple(notes),
+        notes=(Finding(message=message, severity="note"),) if left_out else (),
         has_all=selection.has_all,
     )
 
@@ -162,21 +177,28 @@ def _read_manifest(out_dir: Path) -> FramesManifest:
 
 
 def _choose_options(
-    options: Mapping[str, Any], label_map: LabelMap, out_dir: Path, before: FramesManifest
+    options: Mapping[str, Any],
+    label_map: LabelMap,
+    listed: Mapping[str, Sequence[int]] | None,
+    out_dir: Path,
+    before: FramesManifest,
 ) -> FrameOptions:
     """Return the options of a run, which are those of the folder if it holds scenes.
 
     Raises:
         UsageError: A scene of the folder has other options.
     """
-    present = [record.options for record in before.scenes.values()]
-    if present:
-        chosen = replace(present[0], **options)
+    if before.scenes:
+        present, *_ = before.scenes.values()
+        chosen = replace(present.options, **options)
     else:
-        layout = LAYOUTS.get(options.get("layout", ""))
-        chosen = FrameOptions(**{**(layout.defaults if layout else {}), **options})
+        chosen = FrameOptions.of_layout(**options)
     if "labels" in chosen.contents and chosen.label_set != "raw":
         chosen = replace(chosen, label_map=label_map.digest)
+    if listed is not None:
+        chosen = replace(chosen, listed=Fingerprint.from_bytes(encode_json(listed)).crc32)
+    elif chosen.listed:
+        raise UsageError(f"{out_dir}: its frames are those of a list", "name it with --frames")
     for scene_id, record in before.scenes.items():
         if record.options != chosen:
             problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
@@ -203,24 +225,24 @@ def count(plan: RunPlan[FramesContext]) -> Finding:
 
     Raises:
         FileError: A stream is damaged.
+        UsageError: It does not have a frame that is listed.
     """
-    frame_count = 0
-    lost_count = 0
+    selected = []
     for task in plan.tasks:
+        listed = plan.context.listed.get(task.scene_id)
         with SensorStream(task.scene.path(STREAM)) as stream:
-            numbers, lost = plan.context.options.select(stream.is_tracked)
-        frame_count += len(numbers)
-        lost_count += len(lost)
-    return _describe(frame_count, lost_count)
+            selected.append(plan.context.options.select(stream.is_tracked, listed))
+    return _describe(selected)
 
 
 def _count_extracted(_: object, manifest: FramesManifest) -> list[Finding]:
-    records = manifest.scenes.values()
-    lost = sum(len(record.lost) for record in records)
-    return [_describe(sum(len(record.frames) for record in records), lost)]
+    return [_describe([(record.frames, record.lost) for record in manifest.scenes.values()])]
 
 
-def _describe(frames: int, lost: int) -> Finding:
+def _describe(selected: Collection[tuple[Sized, Sized]]) -> Finding:
+    """Count the frames of all scenes, and those without tracking."""
+    frames = sum(len(numbers) for numbers, _ in selected)
+    lost = sum(len(numbers) for _, numbers in selected)
     message = f"{frames:,} frames; without tracking: {lost:,}, listed in frames.json"
     return Finding(message=message, severity="note")
 
@@ -241,9 +263,10 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
         raise FileError(task.path, "is in the way", "remove or rename it")
     make_directory(task.path.parent)
     work_path = context.work_dir / secrets.token_hex(8)
+    listed = context.listed.get(task.scene_id)
     try:
         record = extract_scene(
-            task.scene, task.split, context.options, context.label_map, out_dir=work_path
+            task.scene, task.split, context.options, context.label_map, listed, work_path
         )
     except FileError as error:
         hint = error.hint or repair_hint(error.path)
