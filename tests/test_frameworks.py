@@ -14,7 +14,7 @@ from commands import PYTHON, run_words
 from extras import needing
 from ranks import BLOCKS, SCRIPTS, read_output, run_ranks, run_script
 from samples import make_sample
-from training_sources import TRAIN, epochs_of
+from training_sources import TRAIN
 
 from scannet_prep import PointBudgetBatchSampler, ScanNet, collate_torch
 from scannet_prep.convert import to_ocnn, to_pointcept, to_pyg
@@ -23,12 +23,6 @@ from scannet_prep.transforms import Compose, GridSample, Normalize
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.extra("torch")
-
-
-def make_loader(folder, kind=torch.utils.data.DataLoader, **options):
-    dataset = ScanNet(folder, split="train")
-    sampler = PointBudgetBatchSampler(dataset, max_points=1600)
-    return kind(dataset, batch_sampler=sampler, collate_fn=collate_torch, **options)
 
 
 # Appended to the Lightning script of the training page: a module that records the scenes of steps.
@@ -51,6 +45,12 @@ class Watched(Model):
 
     predict_step = training_step
 
+    def val_dataloader(self):
+        train = self.train_set
+        return DataLoader(train, sampler=EvalSampler(train.lengths), collate_fn=collate_torch)
+
+    predict_dataloader = val_dataloader
+
 
 def make_trainer(**options):
     return Trainer(accelerator="cpu", logger=False, num_sanity_val_steps=0, **options)
@@ -60,14 +60,13 @@ ON_TWO_RANKS = """
 options = {"devices": 2, "strategy": "ddp", "max_epochs": 2, "enable_checkpointing": False}
 module = Watched()
 trainer = make_trainer(use_distributed_sampler=False, **options)
-train = module.train_set
-loader = DataLoader(train, sampler=EvalSampler(train.lengths), collate_fn=collate_torch)
-trainer.fit(module, val_dataloaders=loader)
-trainer.predict(module, loader)
+trainer.fit(module)
+trainer.predict(module)
 with open(f"rank{trainer.global_rank}.json", "w") as file:
     json.dump(SEEN, file)
 
 SEEN.clear()
+loader = module.val_dataloader()
 make_trainer(**options).validate(module, loader)
 loader.sampler.end_epoch(len(SEEN))
 """
@@ -127,9 +126,11 @@ def use_accelerate(out_dir, folder):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    loader = make_loader(folder)
+    dataset = ScanNet(folder, split="train")
+    sampler = PointBudgetBatchSampler(dataset, max_points=1600)
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate_torch)
     steps = len(list(accelerator.prepare(loader)))
-    loader.batch_sampler.end_epoch(steps)
+    sampler.end_epoch(steps)
 
 
 @pytest.mark.extra("accelerate")
@@ -138,37 +139,6 @@ def test_loader_prepared_by_accelerate_leaves_scenes_out_with_a_warning(training
     assert statuses == [0, 0], read_output(tmp_path)
     warning = r"rank [01] of 2 did \d+ of the \d+ steps .* accelerate: do not prepare the loader"
     assert re.search(warning, read_output(tmp_path))
-
-
-@pytest.mark.extra("torchdata")
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_stateful_loader_of_torchdata_resumes_after_any_step(training_folder, workers):
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    def make():
-        return make_loader(training_folder, StatefulDataLoader, num_workers=workers)
-
-    whole = [batch["scene_ids"] for batch in epochs_of(make(), range(2))]
-    step_count = len(whole) // 2
-    # Starting workers takes long: with them, resume after three of the steps only.
-    all_steps = range(step_count + 1)
-    for done in (0, 1, step_count) if workers else all_steps:
-        loader = make()
-        batches = iter(loader)
-        scene_ids = [next(batches)["scene_ids"] for _ in range(done)]
-        state = json.loads(json.dumps(loader.state_dict()))
-        del batches
-
-        loader = make()
-        loader.load_state_dict(state)
-        batches = iter(loader)
-        while loader.batch_sampler.epoch < 2:
-            scene_ids += [batch["scene_ids"] for batch in batches]
-            loader.batch_sampler.set_epoch(loader.batch_sampler.epoch + 1)
-            batches = iter(loader)
-
-        assert scene_ids == whole, done
 
 
 def import_ocnn():
@@ -187,7 +157,7 @@ def import_ocnn():
         return ocnn
 
 
-PACKAGES = ("lightning", "accelerate", "torchdata")
+PACKAGES = ("lightning", "accelerate")
 
 
 # The second time, the script continues from its own checkpoint.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import sys
+from contextlib import suppress
 from functools import cache
 
 # Parameters of `mallopt`, from malloc.h of the GNU C library.
@@ -20,9 +20,7 @@ def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
     The system would have to clear it again, which for arrays of some megabytes takes longer than
     computing them. C libraries without `mallopt` are left as they are. Repeated calls do nothing.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    with suppress(AttributeError, TypeError):  # another C library, or Windows
+        mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, most_bytes)
         mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD_BYTES)

@@ -1,98 +1,139 @@
-"""Memory through which a worker of a DataLoader sends batches to the training process.
+"""Blocks of memory in which a worker of a DataLoader makes batches for the training process.
 
-    worker: arrays --written--> anonymous file --read--> arrays of their own: training process
+    worker: arrays in a block --descriptor of its anonymous file--> the same block: training process
 
 `/dev/shm`, which PyTorch uses, has 64 MB in a container; anonymous files have no such limit. A pipe
 takes several times as long.
+
+New memory takes longer than all other work on a batch. So the worker uses a block again as soon as
+neither process has an array in it. In the worker, a weak reference tells. The training process has
+a lock (`flock`) on the file, which lasts as long as its mapping; so does a process that it forks.
 """
 
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
+import pickle
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import reduction
-from typing import Any, TypeAlias
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.memory import keep_freed_memory
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-# Type and shape of each array.
-Layout: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
+class _Block:
+    """An anonymous file and its memory in the worker.
 
-# Values of the first byte of a file.
-_FREE = 0
-_SENT = 1
-# The descriptor and the memory of each file of this process. New memory takes longer than the
-# copies, so a worker writes to a file again as soon as the training process has read it.
-_files: list[tuple[int, NDArray[np.uint8]]] = []
+    Attributes:
+        file: The descriptor.
+        memory: The memory, bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.file = os.memfd_create("batch", os.MFD_CLOEXEC)
+        os.truncate(self.file, size)
+        self.memory = np.frombuffer(mmap.mmap(self.file, size), np.uint8)
+        weakref.finalize(self.memory, os.close, self.file)
+        self.use()
+
+    def use(self) -> NDArray[np.uint8]:
+        """Return the memory as a buffer for arrays, which keep the buffer alive."""
+        buffer = np.frombuffer(self.memory.data, np.uint8)
+        self._buffer = weakref.ref(buffer)
+        return buffer
+
+    def is_free(self) -> bool:
+        """Whether no process has an array in the block."""
+        import fcntl
+
+        if self._buffer() is not None:
+            return False
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self.file, fcntl.LOCK_UN)
+        return True
 
 
-def hand_over(arrays: Arrays) -> tuple[Any, Layout]:
-    """Write arrays to an anonymous file.
+# The blocks of this worker. If it needs more, the oldest is left to those who use it.
+_blocks: deque[_Block] = deque(maxlen=8)
+_lock = Lock()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    # The blocks remain with the parent.
+    os.register_at_fork(after_in_child=_blocks.clear)
+
+
+def allocate(size: int) -> NDArray[np.uint8]:
+    """Return memory for arrays; in a worker, in a block."""
+    if multiprocessing.parent_process() is not None:
+        # Not everywhere, and not if there are no descriptors or memory left.
+        with suppress(AttributeError, OSError), _lock:
+            for block in _blocks:
+                if len(block.memory) >= size and block.is_free():
+                    return block.use()
+            # A power of two, so that later batches fit. Pages that are not written take no memory.
+            _blocks.append(_Block(1 << size.bit_length()))
+            return _blocks[-1].use()
+    return np.empty(size, np.uint8)
+
+
+def hand_over(values: dict[str, Any]) -> tuple[Any, ...]:
+    """Pickle the values of a batch; the arrays that share a block with `offset` stay there.
 
     Returns:
         The arguments of `receive`, to be pickled by multiprocessing.
+    """
+    for block in tuple(_blocks):
+        if np.may_share_memory(block.memory, values["offset"]):
+            with suppress(OSError):
+                return _share(values, block)
+    return (pickle.dumps(values),)
+
+
+def _share(values: dict[str, Any], block: _Block) -> tuple[Any, ...]:
+    """Pickle values without the arrays in a block, and share the block.
 
     Raises:
-        OSError: There are no descriptors or memory left.
+        OSError: There are no descriptors left.
     """
-    size = 1 + sum(array.nbytes for array in arrays.values())
-    descriptor, memory = _find_file(size)
-    memory[0] = _SENT
-    layout = {}
-    start = 1
-    for key, array in arrays.items():
-        layout[key] = (array.dtype, array.shape)
-        end = start + array.nbytes
-        memory[start:end] = _bytes_of(np.ascontiguousarray(array))
-        start = end
-    return reduction.DupFd(descriptor), layout
+    import fcntl
+
+    # The first and the last byte of each array in the block.
+    spans = []
+
+    def is_elsewhere(data: pickle.PickleBuffer) -> bool:
+        array = np.frombuffer(data.raw(), np.uint8)
+        if not np.may_share_memory(block.memory, array):
+            return True
+        start = array.ctypes.data - block.memory.ctypes.data
+        spans.append(slice(start, start + len(array)))
+        return False
+
+    content = pickle.dumps(values, protocol=5, buffer_callback=is_elsewhere)
+    # The file is opened again, because a lock belongs to what was opened.
+    opened = os.open(f"/proc/self/fd/{block.file}", os.O_RDWR)
+    fcntl.flock(opened, fcntl.LOCK_SH)
+    shared = reduction.DupFd(opened)
+    os.close(opened)
+    return content, spans, shared
 
 
-def receive(shared: Any, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
-    """Read the arrays that another process has handed over.
-
-    Raises:
-        OSError: An array could not be read as a whole.
-    """
-    keep_freed_memory()
-    arrays = {}
-    descriptor = shared.detach()
-    with os.fdopen(descriptor, "r+b", buffering=0) as file:
-        file.seek(1)
-        for key, (dtype, shape) in layout.items():
-            arrays[key] = np.empty(shape, dtype)
-            size = file.readinto(_bytes_of(arrays[key]))
-            # One call reads 2 GB at most.
-            if size != arrays[key].nbytes:
-                raise OSError(f"{key}: only {size:,} of {arrays[key].nbytes:,} bytes were read")
-        file.seek(0)
-        file.write(bytes([_FREE]))
-    return arrays
-
-
-def _find_file(size: int) -> tuple[int, NDArray[np.uint8]]:
-    """Find a file that has been read, or make one; return its descriptor and its memory."""
-    for descriptor, memory in _files:
-        if memory[0] == _FREE and len(memory) >= size:
-            return descriptor, memory
-    new = os.memfd_create("batch", os.MFD_CLOEXEC)
-    # A power of two, so that later batches fit. Pages that are not written take no memory.
-    capacity = 1 << size.bit_length()
-    os.truncate(new, capacity)
-    mapped = np.frombuffer(mmap.mmap(new, capacity), np.uint8)
-    _files.append((new, mapped))
-    return new, mapped
-
-
-def _bytes_of(array: NDArray[Any]) -> Any:  # noqa: ANN401 - a buffer
-    """Return the memory of an array, which may be empty, as bytes."""
-    return array.reshape(-1).view(np.uint8)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    # The files remain with the parent.
-    os.register_at_fork(after_in_child=_files.clear)
+def receive(content: bytes, spans: Sequence[slice] = (), shared: Any = None) -> dict[str, Any]:  # noqa: ANN401 - of `hand_over`
+    """Return the values that a worker has handed over."""
+    buffers = []
+    if shared is not None:
+        file = shared.detach()
+        memory = memoryview(mmap.mmap(file, 0))
+        # The mapping has a descriptor of its own.
+        os.close(file)
+        buffers = [memory[span] for span in spans]
+    values: dict[str, Any] = pickle.loads(content, buffers=buffers)  # noqa: S301 - from a worker
+    return values

@@ -8,23 +8,22 @@ A batch holds one long array per key, and offsets: the rows at which each scene 
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.training.batch_memory import hand_over, receive
+from scannet_prep.training.batch_memory import allocate, hand_over, receive
 from scannet_prep.transforms.draft import VERTEX_KEYS
 
 # Arrays of indices of points, which are shifted to count from the beginning of the batch.
-_INDEX_KEYS = frozenset({"inverse", "faces"})
-_NUMBERS = (int, float, np.generic, np.ndarray)
-_ADDED_KEYS = frozenset({"offset", "batch", "scene_ids"})
+_INDEX_KEYS = {"inverse", "faces"}
+_ALIGNMENT_BYTES = 64
+_ADDED_KEYS = {"offset", "batch", "scene_ids"}
 
 
 class Batch(dict[str, Any]):
@@ -35,23 +34,19 @@ class Batch(dict[str, Any]):
     (`batch["labels"].clone()`, or `.copy()` of an array of NumPy).
     """
 
-    def to(
-        self,
-        device: Any,  # noqa: ANN401 - any type that PyTorch accepts
-        *,
-        non_blocking: bool = False,
-    ) -> Batch:
+    def to(self, *arguments: Any, **options: Any) -> Batch:  # noqa: ANN401 - of PyTorch
         """Return a batch with the tensors on a device, and everything else unchanged.
 
         Args:
-            device: A device, as for `torch.Tensor.to`, such as `"cuda"`.
-            non_blocking: Whether to return before the copies are done. This only has an effect for
-                pinned memory (`DataLoader(pin_memory=True)`).
+            arguments: Those of `torch.Tensor.to`, such as `"cuda"`.
+            options: Those of `torch.Tensor.to`, such as `non_blocking=True`, which returns before
+                the copies are done. It only has an effect for pinned memory
+                (`DataLoader(pin_memory=True)`).
         """
         moved = Batch(self)
         for key, value in self.items():
-            if _is_tensor(value):
-                moved[key] = value.to(device=device, non_blocking=non_blocking)
+            if hasattr(value, "detach"):
+                moved[key] = value.to(*arguments, **options)
         return moved
 
 
@@ -76,23 +71,25 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
         - `inverse`: after `GridSample`, int64, for each vertex before sampling, the index of its
           point in the batch (-1 stays -1), and `inverse_offset`.
         - Every other array of numbers, joined along its first dimension, and `<key>_offset`.
-        - Every number becomes an array (B,). Every other value becomes a list of B.
+        - Every other value becomes a list of B.
 
         `<key>_offset` is int64 (B,), the end of each scene in `<key>`. Ids of instances and
         segments are those of their scenes, so they repeat from scene to scene.
 
     Raises:
-        UsageError: Samples do not fit together: keys, types, shapes or label sets differ; or they
-            are not dicts with `points`.
+        UsageError: Samples do not fit together: keys, types, shapes or label sets differ.
     """
-    scenes = [_check_sample(sample) for sample in samples]
-    for scene in scenes:
+    scenes = []
+    for sample in samples:
+        scene = {key: _as_array(value) for key, value in sample.items()}
+        scenes.append(scene)
         _check_alike(scene, scenes[0])
     counts = [len(scene["points"]) for scene in scenes]
-    offset = np.cumsum(counts, dtype=np.int64)
-    starts: list[int] = (offset - counts).tolist()
+    starts = np.cumsum(counts) - counts
 
     batch = Batch()
+    # The arrays to be joined, by key.
+    parts: dict[str, list[NDArray[Any]]] = {}
     for key, first in scenes[0].items():
         values = [scene[key] for scene in scenes]
         if key == "scene_id":
@@ -100,25 +97,22 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
         elif key == "label_set":
             batch[key] = first
         elif key == "axis_alignment":
-            batch[key] = np.stack(values)
-        elif _is_numeric(first) and first.ndim:
+            parts[key] = [np.stack(values)]
+        elif not _is_numeric(first):
+            batch[key] = values
+        else:
             if key in _INDEX_KEYS:
                 values = [
                     # Negative indices stay.
                     np.where(value < 0, value, value + start)
-                    for value, start in zip(values, starts, strict=True)
+                    for value, start in zip(values, starts.tolist(), strict=True)
                 ]
-            batch[key] = np.concatenate(values)
+            parts[key] = values
             if key not in VERTEX_KEYS:
-                row_counts = [len(value) for value in values]
-                batch[f"{key}_offset"] = np.cumsum(row_counts, dtype=np.int64)
-        elif all(isinstance(value, _NUMBERS) for value in values):
-            batch[key] = np.array(values)
-        else:
-            batch[key] = values
-    batch["offset"] = offset
-    numbers = np.arange(len(counts))
-    batch["batch"] = np.repeat(numbers, counts)
+                parts[f"{key}_offset"] = [np.cumsum([len(value) for value in values])]
+    parts["offset"] = [np.cumsum(counts)]
+    parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
+    batch.update(_join(parts))
     return batch
 
 
@@ -144,70 +138,64 @@ def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch:
     return batch
 
 
-def _check_sample(sample: Any) -> dict[str, Any]:  # noqa: ANN401 - a transform can return anything
-    """Return a sample with arrays instead of tensors.
+def _join(parts: dict[str, list[NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Join arrays by key, in one piece of memory."""
+    size = 0
+    for arrays in parts.values():
+        size += sum(array.nbytes for array in arrays) + _ALIGNMENT_BYTES
+    memory = allocate(size)
+    joined = {}
+    start = 0
+    for key, arrays in parts.items():
+        shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
+        target = np.ndarray(shape, arrays[0].dtype, memory, start)
+        joined[key] = np.concatenate(arrays, out=target)
+        start += target.nbytes
+        start += -start % _ALIGNMENT_BYTES
+    return joined
 
-    Raises:
-        UsageError: It is not a dict with points, or has a key that the batch needs.
+
+def _as_array(value: Any) -> Any:  # noqa: ANN401 - any value of a sample
+    """Return a tensor, or an array of a subclass such as a mapped file, as a plain array.
+
+    Other values are returned as they are, and arrays without dimensions as numbers.
     """
-    points = sample.get("points", 0) if isinstance(sample, dict) else 0
-    if np.ndim(points) == 0:
-        raise UsageError(
-            f"a sample is a {type(sample).__name__}, expected a dict with points",
-            "a transform must return such a dict; or give the loader another collate_fn",
-        )
-    added = _ADDED_KEYS & sample.keys()
-    if added:
-        raise UsageError(f"a sample has a key {min(added)!r}, which the batch needs")
-    scene = dict(sample)
-    for key, value in sample.items():
-        if _is_tensor(value) or isinstance(value, np.ndarray):
-            # This also makes plain arrays of subclasses, such as mapped files.
-            scene[key] = np.asarray(value)
-    return scene
+    return np.asarray(value)[()] if hasattr(value, "__array__") else value
 
 
 def _check_alike(sample: dict[str, Any], first: dict[str, Any]) -> None:
-    """Check that a sample can be joined with the first one without changing it."""
+    """Check that a sample can be joined with the first one without changing it.
+
+    Raises:
+        UsageError: Keys, label sets, types or shapes differ, or a key is one that the batch adds.
+    """
     name = sample.get("scene_id", "a sample")
-    for key in sample | first:
-        found = _describe_rows(key, sample)
-        expected = _describe_rows(key, first)
-        if found != expected:
+    found = {key: _describe_rows(key, value) for key, value in sample.items()}
+    expected = {key: _describe_rows(key, value) for key, value in first.items()}
+    for key in found | expected:
+        if found.get(key) != expected.get(key) or key in _ADDED_KEYS:
             raise UsageError(
-                f"{key!r} cannot be joined: {name} has {found}, "
-                f"{first.get('scene_id', 'the first sample')} has {expected}",
+                f"{key!r} cannot be joined: {name} has {found.get(key)}, "
+                f"{first.get('scene_id', 'the first sample')} has {expected.get(key)}",
                 "read all scenes with the same keys and label set; a transform must return the "
-                "same keys and types for every scene",
+                "same keys and types for every scene, other ones than the batch adds",
             )
-        point_count = len(sample["points"])
-        if key in VERTEX_KEYS and len(sample[key]) != point_count:
-            row_count = len(sample[key])
+        if key in VERTEX_KEYS and len(sample[key]) != len(sample["points"]):
             raise UsageError(
-                f"{name}: {key!r} has {row_count} rows, but there are {point_count} points"
+                f"{name}: {key!r} has {len(sample[key])} rows, "
+                f"but there are {len(sample['points'])} points"
             )
 
 
-def _describe_rows(key: str, sample: dict[str, Any]) -> str:
+def _describe_rows(key: str, value: Any) -> str:  # noqa: ANN401 - any value of a sample
     """Describe what all samples of a batch must share: label set, or type and shape of a row."""
-    if key not in sample:
-        return "nothing"
-    value = sample[key]
     if key == "label_set":
         return str(value)
-    if not _is_numeric(value) or not value.ndim:
-        return "a value"
-    return f"rows of {value.dtype} {value.shape[1:]}"
-
-
-def _is_tensor(value: object) -> bool:
-    """Whether a value is a tensor of PyTorch. Does not import PyTorch."""
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return f"rows of {value.dtype} {value.shape[1:]}" if _is_numeric(value) else "a value"
 
 
 def _is_numeric(value: object) -> bool:
-    """Whether a value is an array of numbers, which can become a tensor and be sent as bytes."""
+    """Whether a value is an array of numbers, which can become a tensor."""
     return type(value) is np.ndarray and value.dtype.kind in "biufc"
 
 
@@ -219,40 +207,19 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     """
     values: dict[str, Any] = dict(batch)
     tensor_keys = set()
-    arrays = {}
     for key, value in batch.items():
         # Other tensors are sparse, on a GPU, or of a type that NumPy does not have.
         with suppress(RuntimeError, TypeError):
-            if _is_tensor(value):
+            # Only tensors of PyTorch, which need not be imported, have this method.
+            if hasattr(value, "detach"):
                 values[key] = value.detach().numpy()
                 tensor_keys.add(key)
-        if _is_numeric(values[key]):
-            arrays[key] = values[key]
-    # Not everywhere, and not if there are no descriptors or memory left: then the arrays themselves
-    # are sent. An error must not escape, because this runs in a thread of multiprocessing, and
-    # training would wait forever.
-    with suppress(OSError):
-        if hasattr(os, "memfd_create"):
-            # None keeps the order of the keys.
-            handed_over = hand_over(arrays)
-            values |= dict.fromkeys(arrays)
-            return _restore, (values, tensor_keys, handed_over)
-    return _restore, (values, tensor_keys, None)
+    return _restore, (tensor_keys, *hand_over(values))
 
 
-def _restore(
-    values: dict[str, Any], tensor_keys: set[str], handed_over: tuple[Any, ...] | None
-) -> Batch:
-    """Make the batch in the training process.
-
-    Args:
-        values: The values, and None instead of each array that was handed over.
-        tensor_keys: The keys of the arrays that become tensors.
-        handed_over: The arguments of `receive`; None if the values are complete.
-    """
-    batch = Batch(values)
-    if handed_over is not None:
-        batch.update(receive(*handed_over))
+def _restore(tensor_keys: set[str], *handed_over: Any) -> Batch:  # noqa: ANN401 - of `hand_over`
+    """Make the batch in the training process; the values of some keys become tensors."""
+    batch = Batch(receive(*handed_over))
     if tensor_keys:
         import torch
 

@@ -5,23 +5,21 @@ dataset[i] -> _find (index) -> _read (file, checked) -> _transform
 
 from __future__ import annotations
 
-import copy
-import operator
 import secrets
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.memory import keep_freed_memory
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import FileError, ScanNetPrepError, UnknownSceneError, UsageError
-from scannet_prep.processed.manifest import count_ids
-from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
+from scannet_prep.errors import ScanNetPrepError, UnknownSceneError, UsageError
+from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import Split, suggest_scene_id
@@ -29,11 +27,10 @@ from scannet_prep.release.splits import read_scene_list
 from scannet_prep.source.place import open_processed
 from scannet_prep.training.limited import check_points, limit_annotation, read_points
 from scannet_prep.training.sample import Sample
-from scannet_prep.training.weights import Formula, count_classes, weigh_classes
+from scannet_prep.training.weights import weigh_classes
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
-    from typing_extensions import Self
 
     # Type checkers see the class that a DataLoader expects. At run time, it accepts any class with
     # a length and items, so PyTorch is not imported.
@@ -41,19 +38,10 @@ if TYPE_CHECKING:
 else:
     Base = object
 
-SplitName: TypeAlias = Literal["train", "val", "test"]
-SampleTransform: TypeAlias = Callable[[Any, np.random.Generator], Any]
 
-# Types of the arrays that have one row per vertex, and the shape of a row.
-_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "points": (np.float32, (3,)),
-    "normals": (np.float32, (3,)),
-    "colors": (np.uint8, (3,)),
-    "labels": (np.int64, ()),
-    "instances": (np.int32, ()),
-    "segments": (np.int32, ()),
-}
-_KEYS = (*_ROWS, "axis_alignment", "faces", "label_set", "scene_id")
+_KEYS = (
+    "points", "normals", "colors", "labels", "instances", "segments", "axis_alignment", "faces",
+)  # fmt: skip
 # Freed memory that the process of a loop, or each worker of a DataLoader, keeps for its next scene.
 _KEPT_BYTES = 1 << 28
 
@@ -103,18 +91,18 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         transform: Function of a sample and a random generator. `ds[i]` is its result. A plain dict
             becomes a `Sample`, which is a dict, too.
         seed: Seed of the random generator. To vary a run, change it here and in the sampler.
-        scenes: The scenes to use: scene ids in any order, such as the index of a table; or a file
-            with one id per line.
+        scenes: The scenes to use: ids or indices among those of the splits, in any order, such as
+            the index of a table; or a file with one id per line.
         points: Limited annotations: a dict from the id of each scene to the indices, in mesh order,
             of the vertices that keep `labels` and `instances`; or an `.npz` or `.json` file of such
             a dict. The transforms of this package that drop or sample vertices keep these vertices;
             a crop keeps those inside.
-        keys: The keys of a sample to read; `scene_id` is always included. All by
-            default. Other arrays are not read. `label_set` comes with `labels`.
+        keys: The arrays of a sample to read. All by default.
 
     Attributes:
         splits: The splits.
         scene_ids: Ids of all scenes, sorted, in the order of their indices.
+        lengths: Number of vertices of each scene, int64 (len,), read-only.
         label_set: The classes: ids, names, colours, and head, common and tail of ScanNet200.
         is_aligned: Whether `points` and `normals` are axis-aligned (`process --align-axis`);
             otherwise they are in the scan frame.
@@ -127,36 +115,40 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             missing, damaged, or contains something else.
         ArchiveError: The archive is damaged.
         TransferError: The web server does not serve the archive.
-        UnknownSceneError: A scene of `scenes` does not exist, or belongs to another split.
+        UnknownSceneError, IndexError: A scene of `scenes` does not exist, or belongs to another
+            split.
         UsageError: There is no such split, a split has no scenes, there is no such key, `labels`
-            is not a label set, `ignore_index` is a train id or not a whole number, `points` does
-            not fit the scenes, or `scenes` is empty.
+            is not a label set, `ignore_index` is a train id or not a whole number, or `points` does
+            not fit the scenes.
     """
 
     def __init__(
         self,
         path: str | Path,
         *,
-        split: SplitName | Split | Iterable[SplitName | Split],
+        split: str | Iterable[str],
         labels: LabelSet | str | None = None,
         ignore_index: int = -1,
-        transform: SampleTransform | None = None,
+        transform: Callable[[Any, np.random.Generator], Any] | None = None,
         seed: int = 0,
-        scenes: str | Path | Iterable[str] | None = None,
-        points: Mapping[str, Any] | str | Path | None = None,
+        scenes: str | Path | Iterable[int | str] | None = None,
+        points: Any = None,  # noqa: ANN401 - a dict, or a path
         keys: Iterable[str] | None = None,
     ) -> None:
         names = [split] if isinstance(split, str) else split
         self.splits = tuple(Split.parse(name) for name in names)
         self.transform = transform
         self.seed = seed
-        self._keys = _parse_keys(keys)
+        self._keys = _KEYS if keys is None else tuple(keys)
+        unknown = set(self._keys) - set(_KEYS)
+        if unknown:
+            raise UsageError(
+                f"{min(unknown)!r} is not an array of a sample, expected some of {', '.join(_KEYS)}"
+            )
 
         self._place = open_processed(path)
         self._options = self._place.options
-        self.label_set = self._options.label_set
-        if labels is not None:
-            self.label_set = parse_label_set(labels)
+        self.label_set = parse_label_set(labels or self._options.label_set)
         if not isinstance(ignore_index, int) or ignore_index in self.label_set:
             raise UsageError(
                 f"ignore_index is {ignore_index!r}, expected a whole number that is not a train id "
@@ -173,16 +165,22 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 "to list them: scannet-prep info",
                 stacklevel=2,
             )
-        self._choose_scenes(self._find_scenes())
+        self.scene_ids = self._find_scenes()
+        if isinstance(scenes, str | Path):
+            scenes = read_scene_list(Path(scenes).expanduser())
         if scenes is not None:
-            self._choose_scenes(self._select(scenes))
+            indices = sorted({self._find(scene) for scene in scenes})
+            self.scene_ids = [self.scene_ids[index] for index in indices]
+        counts = [self._place.scenes[scene_id].vertex_count for scene_id in self.scene_ids]
+        self.lengths = np.array(counts, np.int64)
+        self.lengths.flags.writeable = False
 
         # The annotated vertices by scene id; None if all are.
         self._points: dict[str, NDArray[np.int64]] | None = None
         if isinstance(points, str | Path):
             points = read_points(Path(points).expanduser())
         if points is not None:
-            self._points = check_points(points, self.scene_ids, self._lengths)
+            self._points = check_points(points, self.scene_ids, self.lengths)
 
     def __len__(self) -> int:
         """Number of scenes."""
@@ -190,15 +188,9 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
 
     def __repr__(self) -> str:
         """Show a call that makes the dataset, the number of scenes, and the frame of the points."""
-        label_set = self.label_set.name.lower()
         splits = [str(split) for split in self.splits]
-        call = f"ScanNet({self.path!r}, split={splits}, labels={label_set!r})"
+        call = f"ScanNet({self.path!r}, split={splits}, labels={self.label_set.name!r})"
         return f"{call}: {len(self)} scenes, is_aligned={self.is_aligned}"
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Number of vertices of each scene, int64 (len,), a copy. Does not open any scene."""
-        return self._lengths.copy()
 
     @property
     def digest(self) -> str:
@@ -207,32 +199,17 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         It covers the ids of the scenes, their bytes as the manifest records them, the options with
         which they were processed, the label set, and limited annotations.
         """
-        facts = [self.label_set.name, repr(self._options)]
+        digest = zlib.crc32(f"{self.label_set.name} {self._options}".encode())
         for scene_id in self.scene_ids:
-            facts += [scene_id, self._place.entries[scene_id].crc32]
+            facts = f"{scene_id} {self._place.entries[scene_id].crc32}"
+            digest = zlib.crc32(facts.encode(), digest)
             if self._points is not None:
-                facts.append(str(self._points[scene_id].tolist()))
-        text = " ".join(facts)
-        return f"{zlib.crc32(text.encode()):08x}"
+                digest = zlib.crc32(self._points[scene_id].tobytes(), digest)
+        return f"{digest:08x}"
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether the dataset has a scene of this id."""
         return scene_id in self.scene_ids
-
-    def subset(self, scenes: str | Path | Iterable[int | str]) -> Self:
-        """Return the same dataset with only some scenes, sorted by id.
-
-        Args:
-            scenes: Scene ids or indices, in any order; or a file with one id per line.
-
-        Raises:
-            IndexError: An index is out of range.
-            UnknownSceneError: This dataset has no scene of such an id.
-            UsageError: There are no ids or indices, or they are a mask of booleans.
-        """
-        part = copy.copy(self)
-        part._choose_scenes(self._select(scenes))  # noqa: SLF001 - of the same class
-        return part
 
     def __getitem__(self, key: int | str | tuple[int | str, int]) -> Any:  # noqa: ANN401 - any result
         """Read one scene, by index or by scene id, and apply the transform.
@@ -252,20 +229,24 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             ScanNetPrepError: The transform failed.
         """
         keep_freed_memory(_KEPT_BYTES)
-        epoch = None
+        epoch = secrets.randbits(32) if Split.TRAIN in self.splits else 0
         if isinstance(key, tuple):
             key, epoch = key
         index = self._find(key)
-        sample = self._read(self.scene_ids[index])
+        sample = self._read(index)
         if self.transform is None:
             return sample
-        if epoch is None:
-            epoch = self._choose_epoch()
-        return self._transform(self.transform, sample, index, epoch)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate over all samples, in order."""
-        return (self[index] for index in range(len(self)))
+        seeds = np.random.SeedSequence((self.seed, epoch, index))
+        try:
+            transformed = self.transform(sample, np.random.default_rng(seeds))
+        except Exception as error:
+            scene_id = self.scene_ids[index]
+            raise ScanNetPrepError(
+                f"{scene_id} ({self._place.file_path(scene_id)}): the transform failed in "
+                f"dataset[{index}, {epoch}]: {type(error).__name__}: {error}"
+            ) from error
+        # A plain dict becomes a sample again, whose repr is short.
+        return Sample(transformed) if type(transformed) is dict else transformed
 
     def class_counts(self) -> NDArray[np.int64]:
         """Count the vertices of each class over all scenes.
@@ -279,10 +260,10 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             ScanNetPrepError: The manifest or a scene is damaged.
         """
-        counts = self._count_classes()
-        return np.asarray(counts.sum(axis=0))
+        counts: NDArray[np.int64] = self._count_classes().sum(axis=0)
+        return counts
 
-    def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
+    def class_weights(self, formula: str = "inverse_sqrt") -> NDArray[np.float32]:
         """Compute the weights of the classes for a loss, such as `torch.nn.CrossEntropyLoss`.
 
         Class c has n_c vertices, and the share p_c = n_c / sum(n) of all labeled vertices:
@@ -309,18 +290,16 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
 
     def _count_classes(self) -> NDArray[np.int64]:
         """Count the vertices of each class in each scene, int64 (scenes, classes)."""
-        counts: list[Mapping[int, int]] = []
+        rows = []
         for scene_id in self.scene_ids:
             if self._points is None:
-                entry = self._place.entries[scene_id]
-                counts.append(entry.counts(self.label_set))
+                counts = self._place.entries[scene_id].counts(self.label_set)
             else:
-                npz = self._open(scene_id)
-                raw_ids = npz.read(self.label_set.raw_ids_key)
-                indices = self._points[scene_id]
-                annotated_ids = raw_ids[indices]
-                counts.append(count_ids(annotated_ids))
-        return count_classes(counts, self.label_set)
+                raw_ids = self._place.open_arrays(scene_id).read(self.label_set.raw_ids_key)
+                counts = Counter(raw_ids[self._points[scene_id]].tolist())
+            # In the order of the train ids.
+            rows.append([counts.get(raw_id, 0) for raw_id in self.label_set.ids])
+        return np.array(rows, np.int64)
 
     def _find_scenes(self) -> list[str]:
         """Find the scenes of all splits.
@@ -329,47 +308,13 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             UsageError: A split has none.
         """
         scenes = self._place.scenes
-        found = {scene.split for scene in scenes.values()}
-        for split in self.splits:
-            if split not in found:
-                raise UsageError(
-                    f"{self.path}: holds no {split} scenes, "
-                    f"but {', '.join(sorted(found)) or 'none at all'}",
-                    "choose another split, or process the scenes of this one",
-                )
+        missing = set(self.splits) - {scene.split for scene in scenes.values()}
+        if missing:
+            raise UsageError(
+                f"{self.path}: holds no {min(missing)} scenes",
+                "choose another split, or process the scenes of this one",
+            )
         return [scene_id for scene_id, scene in scenes.items() if scene.split in self.splits]
-
-    def _choose_scenes(self, scene_ids: Iterable[str]) -> None:
-        """Make these the scenes of the dataset."""
-        self.scene_ids = sorted(scene_ids)
-        scenes = self._place.scenes
-        counts = [scenes[scene_id].vertex_count for scene_id in self.scene_ids]
-        self._lengths = np.array(counts, np.int64)
-
-    def _select(self, scenes: str | Path | Iterable[int | str]) -> set[str]:
-        """Find the ids of some scenes; arguments and errors are those of `subset`."""
-        if isinstance(scenes, str | Path):
-            scenes = read_scene_list(Path(scenes).expanduser())
-        scenes = list(scenes)
-        if np.asarray(scenes).dtype == np.bool_:
-            # As an index, True would be 1.
-            raise UsageError(
-                f"found a mask of {len(scenes):,} booleans, expected scene ids or indices",
-                "dataset.subset(numpy.flatnonzero(mask))",
-            )
-        if not scenes:
-            raise UsageError(
-                "the list of scenes is empty, expected at least one scene",
-                "for all scenes, leave out scenes=",
-            )
-        indices = map(self._find, scenes)
-        return {self.scene_ids[index] for index in indices}
-
-    def _choose_epoch(self) -> int:
-        """Choose the epoch of a plain index, as the docstring of `ScanNet` describes."""
-        if Split.TRAIN not in self.splits:
-            return 0
-        return secrets.randbits(32)
 
     def _find(self, key: int | str) -> int:
         """Return the index of a scene, counted from 0, given an index from either end or an id.
@@ -377,115 +322,47 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             IndexError, UnknownSceneError: As for `dataset[key]`.
         """
-        splits = " or ".join(self.splits)
         if isinstance(key, str):
             if key in self:
                 return self.scene_ids.index(key)
+            splits = " or ".join(self.splits)
             raise UnknownSceneError(
                 f"{self.path}: has no {splits} scene {key!r}",
                 suggest_scene_id(key)
                 or "choose the split of the scene, or process it; scannet-prep info lists those "
                 "that failed, with the reasons",
             )
-        index = operator.index(key)
-        if not -len(self) <= index < len(self):
-            raise IndexError(
-                f"index {index} is out of range: {self.path} has {len(self)} {splits} scenes"
-            )
-        return index % len(self)
+        return range(len(self))[key]
 
-    def _open(self, scene_id: str) -> NpzReader:
-        """Read the file of a scene, and check that it is this scene.
-
-        Raises:
-            FileError: The file is missing or damaged, or holds another scene.
-        """
-        return self._place.open_arrays(scene_id)
-
-    def _read(self, scene_id: str) -> Sample:
+    def _read(self, index: int) -> Sample:
         """Read a sample, without the transform."""
-        npz = self._open(scene_id)
-        vertex_count = self._place.scenes[scene_id].vertex_count
+        scene_id = self.scene_ids[index]
+        npz = self._place.open_arrays(scene_id)
         sample = Sample()
         sample.is_aligned = self.is_aligned
         for key in self._keys:
-            if key in {"label_set", "scene_id"}:
-                continue
-            # Faces are optional. For any other missing array, `_read_array` raises, or makes it.
-            if key == "faces" and key not in npz.keys:
-                continue
-            sample[key] = self._read_array(npz, key, scene_id, vertex_count)
-        if "labels" in sample or "label_set" in self._keys:
-            sample["label_set"] = self.label_set.name
+            if key == "segments" and key not in npz.keys:  # of a test scene
+                sample[key] = np.full(self.lengths[index], -1, np.int32)
+            elif key != "faces" or key in npz.keys:
+                sample[key] = self._read_array(npz, key)
+        sample["label_set"] = self.label_set.name
         sample["scene_id"] = scene_id
         if self._points is not None:
-            limit_annotation(sample, self._points[scene_id], self.ignore_index)
+            is_annotated = np.zeros(self.lengths[index], np.bool_)
+            is_annotated[self._points[scene_id]] = True
+            limit_annotation(sample, is_annotated, self.ignore_index)
         return sample
 
-    def _read_array(
-        self, npz: NpzReader, key: str, scene_id: str, vertex_count: int
-    ) -> NDArray[Any]:
-        """Read one array of a scene, with the type that it has in a sample.
-
-        Raises:
-            FileError: The file is damaged, or the array has an unexpected shape.
-        """
-        # Test scenes have no segments.
-        if key == "segments" and key not in npz.keys:
-            return np.full(vertex_count, -1, np.int32)
+    def _read_array(self, npz: NpzReader, key: str) -> NDArray[Any]:
+        """Read one array of a scene, with the type that it has in a sample."""
         # Labels come from the raw ids, which both label sets have. The stored `labels` are those
         # of one label set only.
-        stored_key = self.label_set.raw_ids_key if key == "labels" else key
-        stored = npz.read(stored_key)
-        if key not in _ROWS:
-            return stored
-        dtype, row_shape = _ROWS[key]
-        expected_shape = (vertex_count, *row_shape)
-        if stored.shape != expected_shape:
-            problem = f"array {key!r} has the shape {stored.shape}, expected {expected_shape}"
-            raise FileError(self._place.file_path(scene_id), problem, DAMAGE_HINT)
         if key == "labels":
-            return self.label_set.train_ids_from_raw_ids(stored, self.ignore_index)
+            raw_ids = npz.read(self.label_set.raw_ids_key)
+            return self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_index)
+        stored = npz.read(key)
         if key == "normals":
             return widen_normals(stored)
-        return stored.astype(dtype, copy=False)
-
-    def _transform(self, transform: SampleTransform, sample: Sample, index: int, epoch: int) -> Any:  # noqa: ANN401 - any result
-        """Apply the transform to a sample.
-
-        Raises:
-            ScanNetPrepError: The transform failed.
-        """
-        seeds = np.random.SeedSequence((self.seed, epoch, index))
-        generator = np.random.default_rng(seeds)
-        scene_id = self.scene_ids[index]
-        try:
-            transformed = transform(sample, generator)
-        except Exception as error:
-            path = self._place.file_path(scene_id)
-            name = type(error).__name__
-            raise ScanNetPrepError(
-                f"{scene_id} ({path}): the transform failed in dataset[{index}, {epoch}]: "
-                f"{name}: {error}"
-            ) from error
-        # A plain dict becomes a sample again, whose repr is short.
-        if type(transformed) is dict:
-            return Sample(transformed)
-        return transformed
-
-
-def _parse_keys(keys: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the keys of a sample to read; all for None.
-
-    Raises:
-        UsageError: A sample has no such key.
-    """
-    if keys is None:
-        return _KEYS
-    chosen = tuple(keys)
-    unknown = set(chosen) - set(_KEYS)
-    if unknown:
-        raise UsageError(
-            f"{min(unknown)!r} is not a key of a sample, expected some of {', '.join(_KEYS)}"
-        )
-    return chosen
+        if key in {"instances", "segments"}:
+            return stored.astype(np.int32)
+        return stored

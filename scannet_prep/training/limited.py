@@ -8,8 +8,6 @@ vertices, in mesh order. Pointcept reads the same files as `la_file`.
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -22,16 +20,16 @@ from scannet_prep.base.files import read_file
 from scannet_prep.errors import FileError, UsageError
 
 _HINT_FORMAT = (
-    "write {scene id: [vertex, ...]} by json.dump or np.savez; "
+    "write {scene id: [vertex, ...]} by json.dump, or by np.savez as .npz; "
     "for a file of the benchmark, pass points=torch.load(FILE, weights_only=False)"
 )
 
 
-def read_points(path: Path) -> dict[str, Any]:
-    """Read a list of annotated vertices: JSON, or `.npz` with an array for each scene.
+def read_points(path: Path) -> Any:  # noqa: ANN401 - a dict, unless the file holds something else
+    """Read a list of annotated vertices: `.npz` with an array for each scene, or JSON.
 
     Returns:
-        Indices of vertices by scene id.
+        Indices of vertices by scene id, not yet checked.
 
     Raises:
         MissingFileError: There is no such file.
@@ -39,18 +37,12 @@ def read_points(path: Path) -> dict[str, Any]:
     """
     data = read_file(path)
     try:
-        if data.startswith(b"PK"):
-            with np.load(BytesIO(data), allow_pickle=False) as arrays:
-                content = dict(arrays)
-        else:
-            content = json.loads(data)
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        if path.suffix == ".npz":
+            return dict(np.load(BytesIO(data), allow_pickle=False))
+        return json.loads(data)
+    except Exception as error:  # noqa: BLE001 - both parsers raise several
         problem = f"is not a list of annotated vertices: {error}"
         raise FileError(path, problem, _HINT_FORMAT) from None
-    # NumPy reads the members of other zip files, such as those of `torch.save`, as bytes.
-    if not isinstance(content, dict) or bytes in map(type, content.values()):
-        raise FileError(path, "is not a list of vertices for each scene id", _HINT_FORMAT)
-    return content
 
 
 def check_points(
@@ -75,45 +67,39 @@ def check_points(
         raise UsageError(
             f"points: found none for {missing[0]} "
             f"({len(missing):,} of {len(scene_ids):,} scenes are missing)",
-            "use the list of this split, or select the scenes of the list with scenes=...",
+            f"use the list of this split, or select its scenes with scenes=...; {_HINT_FORMAT}",
         )
     checked = {}
     for scene_id, vertex_count in zip(scene_ids, lengths.tolist(), strict=True):
-        indices = np.asarray(points[scene_id])
-        if indices.shape == (0,):
-            # NumPy turns an empty list into an array of float64.
-            indices = np.zeros(0, np.int64)
-        is_list = indices.ndim == 1 and indices.dtype.kind in "iu"
-        lowest = indices.min(initial=0)
-        highest = indices.max(initial=0)
-        if not is_list or lowest < 0 or highest >= vertex_count:
+        # Sorted, so that the first and the last one decide.
+        indices = np.unique(points[scene_id])
+        if len(indices) and (
+            indices.dtype.kind not in "iu" or indices[0] < 0 or indices[-1] >= vertex_count
+        ):
             raise UsageError(
-                f"points: {scene_id}: found {indices.dtype} {indices.shape} from {lowest} to "
-                f"{highest}, expected a list of vertices from 0 to {vertex_count - 1}",
+                f"points: {scene_id}: found {indices.dtype} from {indices[0]} to {indices[-1]}, "
+                f"expected a list of vertices from 0 to {vertex_count - 1}",
                 "use the list of this release; for a mask, pass np.flatnonzero(mask)",
             )
-        checked[scene_id] = np.unique(indices).astype(np.int64)
+        checked[scene_id] = indices.astype(np.int64)
     return checked
 
 
 def limit_annotation(
-    sample: dict[str, Any], annotated_indices: NDArray[np.int64], ignore_index: int
+    sample: dict[str, Any],
+    is_annotated: NDArray[np.bool_],
+    ignore_index: int,
 ) -> None:
     """Remove the labels and instances of all vertices but the annotated ones, in place.
 
-    Adds `annotated`, bool (V,). Transforms that drop vertices keep the annotated ones.
+    Transforms that drop vertices keep those that `annotated` marks.
 
     Args:
-        sample: A sample. One without `labels` and `instances` is not changed.
-        annotated_indices: Indices of the annotated vertices, int64 (n,).
+        sample: A sample.
+        is_annotated: Becomes `annotated`, bool (V,).
         ignore_index: The number that stands for unlabeled in `labels`.
     """
-    empty_values = {"labels": ignore_index, "instances": -1}
-    keys = [key for key in empty_values if key in sample]
-    if not keys:
-        return
-    annotated = np.zeros(len(sample[keys[0]]), np.bool_)
-    annotated[annotated_indices] = True
-    for key in keys:
-        sample[key][~annotated] = empty_values[key]
-    sample["annotated"] = annotated
+    for key, empty in (("labels", ignore_index), ("instances", -1)):
+        if key in sample:
+            sample[key][~is_annotated] = empty
+    sample["annotated"] = is_annotated

@@ -32,30 +32,12 @@ _MANY_SCENES = 40
 _MAX_EXCESS = 1.03
 
 
-def flatten(plan: Plan) -> tuple[Integers, Integers]:
-    """Write the batches one after another.
-
-    Returns:
-        The scenes of all batches, int64 (S,), and where each batch ends in them, int64 (K,).
-    """
-    scenes: list[int] = []
-    ends = []
-    for batch in plan:
-        scenes += batch
-        ends.append(len(scenes))
-    return np.array(scenes, np.int64), np.array(ends, np.int64)
-
-
 def sum_loads(plan: Plan, lengths: Integers) -> Integers:
     """Count the vertices of each batch, int64 (K,)."""
-    scenes, ends = flatten(plan)
-    # The vertices of each scene and of all scenes before it, (S,).
-    cumulative = np.cumsum(lengths[scenes])
-    totals = cumulative[ends - 1]
-    return np.diff(totals, prepend=0)
+    return np.array([lengths[batch].sum() for batch in plan])
 
 
-def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -> Plan:
+def pack(lengths: Integers, max_points: int, world_size: int) -> Plan:
     """Pack all scenes into batches whose number is a multiple of the number of ranks.
 
     Nothing is random, so the result is the same on every rank and in every epoch.
@@ -66,17 +48,11 @@ def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -
     Args:
         lengths: Number of vertices of each scene, int64 (S,).
         max_points: Most vertices of a batch.
-        max_scenes: Most scenes of a batch.
         world_size: Number of ranks.
     """
     # Large scenes first, those of equal length by index.
     order = np.argsort(-lengths, kind="stable")
-    batches = _pack_best_fit(
-        order.tolist(),
-        lengths.tolist(),
-        max_points,
-        max_scenes,
-    )
+    batches = _pack_best_fit(order.tolist(), lengths.tolist(), max_points)
 
     # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks.
     is_oversize = lengths > max_points
@@ -85,13 +61,11 @@ def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -
     roomy_count += int(is_oversize.sum())
     step_count = math.ceil(max(len(batches), roomy_count) / world_size)
     count = step_count * world_size
-    if count > len(lengths):
-        # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
-        # number of batches that are needed, every scene becomes a batch.
-        largest_multiple = len(lengths) // world_size * world_size
+    # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
+    # number of batches that are needed, every scene becomes a batch.
+    count = min(count, len(lengths) // world_size * world_size)
+    if count < len(batches):
         count = len(lengths)
-        if largest_multiple >= len(batches):
-            count = largest_multiple
 
     # Split as many batches as are missing into two parts of similar size, those of most scenes
     # first. As long as there are fewer batches than scenes, one of them has several scenes.
@@ -110,7 +84,7 @@ def make_plan(
     lengths: Integers,
     max_points: int,
     world_size: int,
-    generator: Generator | None,
+    generator: Generator,
 ) -> Plan:
     """Plan an epoch.
 
@@ -119,50 +93,38 @@ def make_plan(
         lengths: Number of vertices of each scene, int64 (S,).
         max_points: Most vertices of a batch.
         world_size: Number of ranks.
-        generator: Shuffles; without one, the plan is the same each time, the largest batches first.
+        generator: Random numbers.
 
     Returns:
         The batches, step after step, and within a step rank after rank. If their number is not a
         multiple of the number of ranks, batches of one repeated scene are added.
     """
-    if generator is not None:
-        packing = _exchange_scenes(packing, lengths, max_points, generator)
+    packing = _exchange_scenes(packing, lengths, max_points, generator)
 
     # Up to the next multiple of the number of ranks.
     missing_count = -len(packing) % world_size
     if missing_count:
-        if generator is None:
-            candidates = np.argsort(lengths, kind="stable")
-        else:
-            candidates = generator.permutation(len(lengths))
-        # `resize` starts again from the first candidate if it needs more.
-        repeated = np.resize(candidates, missing_count).tolist()
-        packing = packing + [[scene] for scene in repeated]
+        repeated = generator.permutation(len(lengths))[:missing_count]
+        packing = packing + [[scene] for scene in repeated.tolist()]
 
     # Batches of similar size in the same step, so that no rank waits for another: (steps, ranks).
     loads = sum_loads(packing, lengths)
     by_size = np.argsort(-loads, kind="stable")
     steps = by_size.reshape(-1, world_size)
-    if generator is not None:
-        # The steps in random order, and the batches of each step on random ranks.
-        steps = generator.permutation(steps)
-        steps = generator.permuted(steps, axis=1)
+    # The steps in random order, and the batches of each step on random ranks.
+    steps = generator.permutation(steps)
+    steps = generator.permuted(steps, axis=1)
     order = steps.ravel()
     return [packing[index] for index in order.tolist()]
 
 
-def _pack_best_fit(
-    order: list[int],
-    lengths: list[int],
-    max_points: int,
-    max_scenes: int,
-) -> Plan:
+def _pack_best_fit(order: list[int], lengths: list[int], max_points: int) -> Plan:
     """Pack scenes into few batches: each scene goes where it leaves the least room.
 
     The room of a batch is the number of vertices that it can still take.
     """
     batches: Plan = []
-    # The room and the index of each batch that has fewer scenes than `max_scenes`, sorted.
+    # The room and the index of each batch, sorted.
     rooms: list[tuple[int, int]] = []
     for scene in order:
         # The batch with the least room that is enough; -1 sorts before every index.
@@ -176,8 +138,7 @@ def _pack_best_fit(
             index = len(batches)
             batches.append([scene])
         # The room beside a scene above the budget is negative, so no scene joins it.
-        if len(batches[index]) < max_scenes:
-            insort(rooms, (room - length, index))
+        insort(rooms, (room - length, index))
     return batches
 
 
@@ -191,10 +152,12 @@ def _exchange_scenes(
     with a random scene of the other if both batches then are within the limits. A scene above the
     budget never changes places, because every batch with it is above the limits.
     """
-    # Both functions return new arrays, which are changed below.
-    scenes, ends = flatten(packing)
+    # New arrays, which are changed below: the scenes of all batches, one batch after the other, and
+    # the vertices of each batch.
+    scenes = np.concatenate(packing)
     loads = sum_loads(packing, lengths)
-    counts = np.diff(ends, prepend=0)
+    counts = np.array([len(batch) for batch in packing])
+    ends = np.cumsum(counts)
     starts = ends - counts
 
     regular_loads = loads[loads <= max_points]
@@ -208,40 +171,27 @@ def _exchange_scenes(
     lowest = 2 * mean - highest
 
     pair_count = len(packing) // 2
-    mean_scenes = len(scenes) / len(packing)
-    mean_scenes = min(mean_scenes, _MANY_SCENES)
+    mean_scenes = min(len(scenes) / len(packing), _MANY_SCENES)
     for _ in range(int(_OFFERS_PER_SCENE * mean_scenes)):
-        # The batches a and b of each pair, (P,), and the positions in `scenes` of the scenes that
-        # they offer, (P,).
+        # The two batches of each pair, (2, P), and the positions in `scenes` of the scenes that
+        # they offer, (2, P).
         order = generator.permutation(len(packing))
-        a = order[:pair_count]
-        b = order[pair_count : 2 * pair_count]
-        offset_a = generator.random(pair_count) * counts[a]
-        offset_b = generator.random(pair_count) * counts[b]
-        position_a = starts[a] + offset_a.astype(np.int64)
-        position_b = starts[b] + offset_b.astype(np.int64)
+        pairs = order[: 2 * pair_count].reshape(2, pair_count)
+        offsets = generator.random(pairs.shape) * counts[pairs]
+        positions = starts[pairs] + offsets.astype(np.int64)
 
-        # The vertices that each batch would have. A batch below the lowest number is accepted if
-        # the two batches do not become less even.
-        length_a = lengths[scenes[position_a]]
-        length_b = lengths[scenes[position_b]]
-        change = length_b - length_a
-        new_a = loads[a] + change
-        new_b = loads[b] - change
-        is_allowed = np.maximum(new_a, new_b) <= highest
-        is_even = np.minimum(new_a, new_b) >= lowest
-        new_difference = np.abs(new_a - new_b)
-        is_no_worse = new_difference <= np.abs(loads[a] - loads[b])
-        is_done = is_allowed & (is_even | is_no_worse)
+        # The vertices that each batch would have. One of them may fall below the lowest number, if
+        # the two do not become less even.
+        first, second = lengths[scenes[positions]]
+        change = second - first
+        old_loads = loads[pairs]
+        new_loads = old_loads + np.stack([change, -change])
+        floor = np.minimum(old_loads.min(axis=0), lowest)
+        is_done = new_loads.max(axis=0) <= highest
+        is_done &= new_loads.min(axis=0) >= floor
 
-        from_a = position_a[is_done]
-        from_b = position_b[is_done]
-        # Indexing by an array makes a copy.
-        scenes_of_a = scenes[from_a]
-        scenes[from_a] = scenes[from_b]
-        scenes[from_b] = scenes_of_a
-        loads[a[is_done]] = new_a[is_done]
-        loads[b[is_done]] = new_b[is_done]
-    # The inverse of `flatten`.
+        done = positions[:, is_done]
+        scenes[done] = scenes[done[::-1]]
+        loads[pairs[:, is_done]] = new_loads[:, is_done]
     parts = np.split(scenes, ends[:-1])
     return [part.tolist() for part in parts]

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.errors import UsageError
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
-from scannet_prep.release.scene import SceneId
 
 
 class Sample(dict[str, Any]):
@@ -46,7 +44,6 @@ def sample_from_mesh(
     *,
     axis_alignment: ArrayLike | None = None,
     compute_segments: bool = False,
-    faces: bool = False,
     labels: LabelSet | str = "ScanNet20",
 ) -> Sample:
     """Make a sample of a triangle mesh: the same dict as that of a dataset.
@@ -59,7 +56,6 @@ def sample_from_mesh(
         axis_alignment: The matrix aligned <- file, (4, 4), such as a rotation that makes z point
             up. None to leave the points as they are.
         compute_segments: Whether to compute `segments`; they are -1 otherwise.
-        faces: Whether the sample has `faces`.
         labels: The label set that `label_set` names. All labels are -1, as there is no annotation.
 
     Returns:
@@ -68,7 +64,7 @@ def sample_from_mesh(
     Raises:
         MissingFileError: There is no such file.
         FileError: It is not a triangle mesh in metres, or its segments would mean nothing.
-        UsageError: It has the name of a scene of the release, or an argument is invalid.
+        UsageError: There is no such label set.
     """
     # Imported here, so that importing the package for training does not load the parsers.
     from scannet_prep.processed.geometry import points_and_normals
@@ -78,34 +74,25 @@ def sample_from_mesh(
 
     label_set = parse_label_set(labels)
     path = Path(file).expanduser()
-    if not SceneId.is_own(path.stem):
-        raise UsageError(
-            f"{path}: {path.stem!r} cannot be the name of a scene of your own",
-            "rename the file; process scenes of the release, to keep their labels",
-        )
-    matrix = None
-    if axis_alignment is not None:
-        matrix = np.array(axis_alignment, np.float64)
-        if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
-            raise UsageError(f"axis_alignment is {matrix.tolist()}, expected 4 x 4 finite numbers")
     mesh = read_mesh(path)
+    matrix = None if axis_alignment is None else np.array(axis_alignment, np.float64)
     points, normals = points_and_normals(mesh.positions, mesh.faces, matrix, mesh.normals)
     unknown = np.full(len(points), -1, np.int32)
+    segments: NDArray[Any] = unknown
+    if compute_segments:
+        with naming_file(path):
+            segments = compute_mesh_segments(mesh)
     sample = Sample(
         points=points,
         normals=widen_normals(normals),
         colors=mesh.colors,
         labels=unknown.astype(np.int64),
         instances=unknown,
-        segments=unknown.copy(),
+        segments=segments.astype(np.int32),
         axis_alignment=np.eye(4) if matrix is None else matrix,
+        faces=mesh.faces.copy(),
+        label_set=label_set.name,
+        scene_id=path.stem,
     )
     sample.is_aligned = matrix is not None
-    if compute_segments:
-        with naming_file(path):
-            sample["segments"] = compute_mesh_segments(mesh).astype(np.int32)
-    if faces:
-        sample["faces"] = np.ascontiguousarray(mesh.faces)
-    sample["label_set"] = label_set.name
-    sample["scene_id"] = path.stem
     return sample

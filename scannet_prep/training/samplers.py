@@ -7,11 +7,10 @@ import os
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import UsageError
@@ -22,15 +21,76 @@ SceneKey: TypeAlias = tuple[int, int]
 
 # Version of the plans and of the fields of a state. A state of another version is refused.
 _STATE_VERSION = 5
-# Variables of Slurm, Open MPI and MPICH with the number of processes of a job.
-_PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_HINT_GIVE_RANK = (
-    "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS; for a "
-    "process by itself, 0 and 1); torchrun sets them"
+# Variables of torchrun, Slurm, Open MPI and MPICH with the number of processes of a job.
+_PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_HINT_RANK = (
+    "call torch.distributed.init_process_group before; or pass both, rank=..., world_size=... "
+    "(under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS; for a process by itself, 0 and 1)"
 )
 
 
-class PointBudgetBatchSampler:
+class _RankSampler(Sized):
+    """What both samplers share: vertex counts, ranks, and the check at the end of an epoch."""
+
+    # Steps of the epoch that were already done when the loaded state was saved.
+    steps_before = 0
+
+    def __init__(self, lengths: Any, rank: int | None, world_size: int | None) -> None:  # noqa: ANN401 - a dataset or numbers
+        counts = getattr(lengths, "lengths", lengths)
+        # NumPy would read all scenes of a dataset to make an array of it.
+        if not isinstance(counts, Sequence | np.ndarray):
+            raise UsageError(
+                f"lengths is a {type(counts).__name__}, expected the vertices of each scene",
+                "pass the dataset, or dataset.lengths; instead of PyTorch's Subset and "
+                'ConcatDataset, use scenes=[...] and split=["train", "val"]',
+            )
+        self._lengths = np.array(counts, np.int64)
+        # Then neither `torch.distributed` nor the environment is considered.
+        self._is_rank_given = rank is not None and world_size is not None
+        self.rank, self.world_size = _find_rank(rank, world_size)
+
+    @property
+    def steps_left(self) -> int:
+        """Steps of the iteration: a whole epoch, or the rest of a resumed one."""
+        return len(self) - self.steps_before
+
+    def end_epoch(self, steps_done: int) -> None:
+        """Warn if this rank did fewer steps than were planned for the current iteration.
+
+        This happens if a framework gives each rank only some of a sampler's output, such as a
+        loader that was passed to `accelerator.prepare`: then scenes are left out.
+
+        Args:
+            steps_done: Steps since the epoch began or was resumed.
+        """
+        if steps_done < self.steps_left:
+            warnings.warn(
+                f"rank {self.rank} of {self.world_size} did {steps_done} of the {self.steps_left} "
+                "steps that were planned, so scenes were left out; keep frameworks from sharding "
+                "the loader again (Lightning: use_distributed_sampler=False; accelerate: do not "
+                "prepare the loader)",
+                stacklevel=2,
+            )
+
+    def _has_other_ranks(self) -> bool:
+        """Whether `torch.distributed` has to be considered.
+
+        Raises:
+            UsageError: It was initialized after the sampler was made, and has another rank.
+        """
+        now = _find_torch_rank()
+        if self._is_rank_given or now is None:
+            return False
+        if now != (self.rank, self.world_size):
+            raise UsageError(
+                f"this sampler was made for rank {self.rank} of {self.world_size}, "
+                f"but torch.distributed now has rank and world size {now}",
+                _HINT_RANK,
+            )
+        return True
+
+
+class PointBudgetBatchSampler(_RankSampler):
     """Batches of scenes within a budget of vertices, for `DataLoader(dataset, batch_sampler=...)`.
 
     Every rank computes the same plan of the epoch from (lengths, budget, seed, epoch) and takes its
@@ -61,23 +121,19 @@ class PointBudgetBatchSampler:
             a transform crops to N points, `np.minimum(dataset.lengths, N)`. The `digest` of a
             dataset is compared over the ranks and by `load_state_dict`.
         max_points: The budget of a batch, in vertices.
-        max_scenes: Maximum number of scenes in a batch; None for any number.
-        rank: Rank of this process. By default that of `torch.distributed` if it is initialized,
-            otherwise the environment variable RANK, which torchrun sets.
-        world_size: Number of ranks. By default that of `torch.distributed`, otherwise the
-            environment variable WORLD_SIZE, otherwise 1.
+        rank: Rank of this process; only with `world_size`. By default, both are those of
+            `torch.distributed` if it is initialized, otherwise 0 and 1.
+        world_size: Number of ranks.
         seed: Seed of the plans.
-        shuffle: False for the same batches in each epoch, the largest first.
 
     Attributes:
         epoch: The epoch of the current iteration; before the first, that of the next one.
-        has_begun: Whether a batch of it has been handed out.
         steps_before: Steps of that epoch that were already done when the loaded state was saved.
         rank, world_size: As given or found.
 
     Raises:
-        UsageError: An argument is invalid; there are fewer scenes than ranks; or there are several
-            processes, and the rank of this one is unknown.
+        UsageError: `lengths` is something else; there are fewer scenes than ranks; or there are
+            several processes, and the rank of this one is unknown.
     """
 
     def __init__(
@@ -85,23 +141,12 @@ class PointBudgetBatchSampler:
         lengths: object,
         *,
         max_points: int,
-        max_scenes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         seed: int = 0,
-        shuffle: bool = True,
     ) -> None:
-        self._lengths = _check_lengths(lengths)
-        # With both arguments, neither `torch.distributed` nor the environment is considered.
-        self._is_rank_given = rank is not None and world_size is not None
-        self.rank, self.world_size = _find_rank(rank, world_size)
+        super().__init__(lengths, rank, world_size)
         scene_count = len(self._lengths)
-        max_scenes = scene_count if max_scenes is None else max_scenes
-        if max_points < 1 or max_scenes < 1 or seed < 0:
-            raise UsageError(
-                f"max_points is {max_points}, max_scenes {max_scenes} and seed {seed}, "
-                "expected at least 1, 1 and 0"
-            )
         if scene_count < self.world_size:
             raise UsageError(
                 f"there are {scene_count} scenes for {self.world_size} ranks: some would be idle",
@@ -112,34 +157,21 @@ class PointBudgetBatchSampler:
             "version": _STATE_VERSION,
             "world_size": self.world_size,
             "seed": int(seed),
-            "shuffle": bool(shuffle),
             "max_points": int(max_points),
-            "max_scenes": int(max_scenes),
             "scene_count": scene_count,
             "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
             # Empty if the vertex counts were passed instead of the dataset.
             "digest": str(getattr(lengths, "digest", "")),
         }
-        self._packing = pack(
-            self._lengths,
-            int(max_points),
-            int(max_scenes),
-            self.world_size,
-        )
+        self._packing = pack(self._lengths, max_points, self.world_size)
         self._has_compared_ranks = False
-        self.has_begun = False
+        # Whether a batch of the current iteration has been handed out.
+        self._has_begun = False
         self.epoch = 0
-        self.steps_before = 0
-
-    @property
-    def steps_left(self) -> int:
-        """Steps of the iteration: a whole epoch, or the rest of a resumed one."""
-        return len(self) - self.steps_before
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
-        batch_count = len(self._packing)
-        return math.ceil(batch_count / self.world_size)
+        return math.ceil(len(self._packing) / self.world_size)
 
     def __iter__(self) -> Iterator[list[SceneKey]]:
         """Iterate over this rank's batches of the next epoch, as lists of (index, epoch).
@@ -148,12 +180,16 @@ class PointBudgetBatchSampler:
             UsageError: Ranks differ; or `torch.distributed` was initialized after the sampler was
                 made and has another rank.
         """
-        if self.has_begun:
+        if self._has_begun:
             self.set_epoch(self.epoch + 1)
-        if not self._is_rank_given:
-            _check_rank(self.rank, self.world_size)
+        if self._has_other_ranks() and not self._has_compared_ranks:
+            self._has_compared_ranks = True
             self._compare_ranks()
-        return _Pass(self)
+        epoch = self.epoch
+        own = self.plan(epoch)[self.rank :: self.world_size]
+        for batch in own[self.steps_before :]:
+            self._has_begun = True
+            yield [(scene, epoch) for scene in batch]
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration.
@@ -164,9 +200,9 @@ class PointBudgetBatchSampler:
         if epoch != self.epoch:
             self.steps_before = 0
         self.epoch = epoch
-        self.has_begun = False
+        self._has_begun = False
 
-    def state_dict(self, *, steps_done: int = 0) -> dict[str, Any]:
+    def state_dict(self, *, steps_done: int) -> dict[str, Any]:
         """Return the position of the training for a checkpoint, the same on all ranks.
 
         It consists of plain values. The sampler cannot count the steps itself, because workers run
@@ -186,13 +222,9 @@ class PointBudgetBatchSampler:
                 f"but the rest of epoch {self.epoch} has {self.steps_left} steps",
                 "count since the epoch began or was resumed: enumerate(loader, start=1)",
             )
-        return self.state_at(self.epoch, self.steps_before + steps_done)
-
-    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
-        """Return the state after `step` steps of an epoch, counted from its start."""
         # After the last step, training continues with the next epoch.
-        further_epochs, step = divmod(step, len(self))
-        return {"epoch": epoch + further_epochs, "steps_done": step, **self._settings}
+        further_epochs, step = divmod(self.steps_before + steps_done, len(self))
+        return {"epoch": self.epoch + further_epochs, "steps_done": step, **self._settings}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was called: the next iteration is the rest of that epoch.
@@ -200,57 +232,29 @@ class PointBudgetBatchSampler:
         The batches are exactly those that the interrupted run would have received.
 
         Raises:
-            UsageError: The state belongs to a sampler with another budget, seed, shuffle, number of
-                ranks or dataset, or is none.
+            UsageError: The state belongs to a sampler with another budget, seed, number of ranks or
+                dataset, or is none.
         """
-        for name, value in self._settings.items():
-            if state.get(name) != value:
-                raise UsageError(
-                    f"the state was saved with {name}={state.get(name)!r}, "
-                    f"this sampler has {name}={value!r}",
-                    "make the sampler from the same scenes, with the same arguments and ranks; or "
-                    "leave the state out, and start the epoch again with set_epoch(epoch)",
-                )
+        _compare("the saved state", state, "this sampler", self._settings)
         self.epoch = state["epoch"]
         self.steps_before = state["steps_done"]
-        self.has_begun = False
-
-    def end_epoch(self, steps_done: int) -> None:
-        """Warn if this rank did fewer steps than were planned for the current iteration.
-
-        This happens if a framework gives each rank only some of a sampler's output, such as a
-        loader that was passed to `accelerator.prepare`: then scenes are left out.
-
-        Args:
-            steps_done: As for `state_dict`.
-        """
-        _warn_of_missing_steps(self, steps_done, self.steps_left)
+        self._has_begun = False
 
     def plan(self, epoch: int) -> Plan:
         """Return all batches of an epoch: the scenes of step 0 for each rank, of step 1, etc."""
-        generator = None
-        if self._settings["shuffle"]:
-            seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch,))
-            generator = np.random.default_rng(seeds)
-        return make_plan(
-            self._packing,
-            self._lengths,
-            self._settings["max_points"],
-            self.world_size,
-            generator,
-        )
+        seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch,))
+        generator = np.random.default_rng(seeds)
+        max_points = self._settings["max_points"]
+        return make_plan(self._packing, self._lengths, max_points, self.world_size, generator)
 
     def _compare_ranks(self) -> None:
-        """Compare, once, the facts on which the plans of all ranks of `torch.distributed` depend.
+        """Compare the facts on which the plans of all ranks of `torch.distributed` depend.
 
         All ranks wait here for the others, and all raise if a fact differs.
 
         Raises:
             UsageError: A fact differs; the message names the rank.
         """
-        if self._has_compared_ranks or _find_torch_rank() is None:
-            return
-        self._has_compared_ranks = True
         facts = {
             **self._settings,
             "numpy": np.__version__,
@@ -265,49 +269,10 @@ class PointBudgetBatchSampler:
         facts_by_rank: list[dict[str, object]] = [{}] * self.world_size
         distributed.all_gather_object(facts_by_rank, facts, group)
         for rank, rank_facts in enumerate(facts_by_rank):
-            for name, expected in facts_by_rank[0].items():
-                if rank_facts[name] != expected:
-                    raise UsageError(
-                        f"rank {rank} has {name}={rank_facts[name]!r}, rank 0 has {expected!r}: "
-                        "their plans would differ",
-                        "give all ranks the same scenes, arguments, versions and checkpoint",
-                    )
+            _compare(f"rank {rank}", rank_facts, "rank 0", facts_by_rank[0])
 
 
-class _Pass(Iterator[list[SceneKey]]):
-    """One pass over the rest of an epoch.
-
-    `StatefulDataLoader` of torchdata stores the state of this iterator with each batch.
-    """
-
-    def __init__(self, sampler: PointBudgetBatchSampler) -> None:
-        self._sampler = sampler
-        self._epoch = sampler.epoch
-        self._step = sampler.steps_before
-        plan = sampler.plan(self._epoch)
-        self._batches = plan[sampler.rank :: sampler.world_size]
-
-    def __next__(self) -> list[SceneKey]:
-        """Hand out the next batch."""
-        if self._step == len(self._batches):
-            raise StopIteration
-        # Not at the beginning of the pass: a DataLoader with workers begins its first one twice.
-        self._sampler.has_begun = True
-        batch = self._batches[self._step]
-        self._step += 1
-        return [(scene, self._epoch) for scene in batch]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the batches that have been handed out."""
-        return self._sampler.state_at(self._epoch, self._step)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Move the sampler to a state, and continue from there."""
-        self._sampler.load_state_dict(state)
-        self.__dict__ = vars(iter(self._sampler))
-
-
-class EvalSampler:
+class EvalSampler(_RankSampler):
     """Indices of scenes for evaluation: each scene goes to exactly one rank.
 
     Use it as `DataLoader(dataset, sampler=..., batch_size=...)`.
@@ -320,8 +285,8 @@ class EvalSampler:
     buffers in every step. Add up the results after the loop, with one `all_reduce` of the confusion
     matrix.
 
-    The scenes of one step are of similar size, the largest first, and the ranks get about the same
-    number of vertices in all. The order is the same each time and depends on the lengths alone.
+    The scenes of one step are of similar size, the largest first. The order is the same each time
+    and depends on the lengths alone.
 
     Args:
         lengths: The dataset, or the number of vertices of each scene, such as `dataset.lengths`.
@@ -333,22 +298,16 @@ class EvalSampler:
         world_size: As given or found.
 
     Raises:
-        UsageError: An argument is invalid, or there are several processes, and the rank of this one
-            is unknown.
+        UsageError: `lengths` is something else, or there are several processes, and the rank of
+            this one is unknown.
     """
 
     def __init__(
         self, lengths: object, *, rank: int | None = None, world_size: int | None = None
     ) -> None:
-        order = np.argsort(-_check_lengths(lengths), kind="stable")
-        self._is_rank_given = rank is not None and world_size is not None
-        self.rank, self.world_size = _find_rank(rank, world_size)
-        # Deal the scenes, the largest first. Ranks take turns in ascending order in even steps and
-        # in descending order in odd ones, so that all get about the same number of vertices.
-        period = 2 * self.world_size
-        turns = (self.rank, period - 1 - self.rank)
-        is_own = np.isin(np.arange(len(order)) % period, turns)
-        self._scenes = order[is_own].tolist()
+        super().__init__(lengths, rank, world_size)
+        order = np.argsort(-self._lengths, kind="stable")
+        self._scenes = order[self.rank :: self.world_size].tolist()
 
     def __len__(self) -> int:
         """Number of scenes of this rank."""
@@ -360,96 +319,55 @@ class EvalSampler:
         Raises:
             UsageError: `torch.distributed` was initialized after the sampler was made.
         """
-        if not self._is_rank_given:
-            _check_rank(self.rank, self.world_size)
+        self._has_other_ranks()
         return iter(self._scenes)
 
-    def end_epoch(self, steps_done: int) -> None:
-        """Warn if fewer scenes were evaluated than this rank has; see `PointBudgetBatchSampler`."""
-        _warn_of_missing_steps(self, steps_done, len(self))
 
-
-def _warn_of_missing_steps(
-    sampler: PointBudgetBatchSampler | EvalSampler, steps_done: int, planned: int
+def _compare(
+    name: str, facts: Mapping[str, object], expected_name: str, expected: Mapping[str, object]
 ) -> None:
-    """Warn, at the call of `end_epoch`, if a framework has taken steps away."""
-    if steps_done < planned:
-        warnings.warn(
-            f"rank {sampler.rank} of {sampler.world_size} did {steps_done} of the {planned} steps "
-            "that were planned, so scenes were left out; keep frameworks from sharding the loader "
-            "again (Lightning: use_distributed_sampler=False; accelerate: do not prepare the "
-            "loader)",
-            stacklevel=3,
-        )
-
-
-def _check_lengths(lengths: object) -> NDArray[np.int64]:
-    """Check the vertex counts of the scenes, and return a copy, int64 (n,).
-
-    Args:
-        lengths: The vertex counts, or a dataset that has them as `lengths`.
+    """Check that facts are the expected ones.
 
     Raises:
-        UsageError: They are not a list of whole numbers.
+        UsageError: One of them is not; the message names it.
     """
-    counts = getattr(lengths, "lengths", lengths)
-    # NumPy would read all scenes of a dataset to make an array of it.
-    is_dataset = hasattr(counts, "dataset") or hasattr(counts, "datasets")
-    array = np.asarray(() if is_dataset else counts)
-    is_list = array.ndim == 1 and len(array) > 0
-    is_valid = is_list and array.dtype.kind in "iu"
-    # Unsigned numbers that int64 cannot hold become negative.
-    if not is_valid or array.astype(np.int64).min() < 0:
-        raise UsageError(
-            f"lengths is {lengths!r:.80}, "
-            "expected the vertices of each scene, whole numbers from 0",
-            "pass the dataset, or dataset.lengths; instead of PyTorch's Subset and ConcatDataset, "
-            'use dataset.subset(...) and split=["train", "val"]',
-        )
-    return array.astype(np.int64)
+    for key, value in expected.items():
+        if facts.get(key) != value:
+            raise UsageError(
+                f"{name} has {key}={facts.get(key)!r}, {expected_name} has {key}={value!r}: "
+                "their plans would differ",
+                "the same scenes, arguments, ranks, versions and checkpoint are needed; without "
+                "the checkpoint, set_epoch(epoch) starts an epoch again",
+            )
 
 
 def _find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Find rank and world size of this process.
 
-    They come from the first of these that has them: the arguments; `torch.distributed`, if it has
-    been imported and initialized; the environment variables RANK and WORLD_SIZE. Without any of
-    them, the process is alone, unless the variables of a launcher indicate several processes.
+    They are the arguments, or those of `torch.distributed`, if it has been imported and
+    initialized. Without them, the process is alone.
 
     Raises:
-        UsageError: There are several processes, and the rank of this one is unknown or invalid.
+        UsageError: A launcher has started several processes, but the rank of this one is unknown;
+            or the rank is invalid.
     """
-    if rank is None or world_size is None:
-        found_rank, found_size = _find_torch_rank() or (
-            _read_number("RANK"),
-            _read_number("WORLD_SIZE"),
-        )
-        rank = found_rank if rank is None else rank
-        world_size = found_size if world_size is None else world_size
     if rank is None and world_size is None:
+        rank, world_size = _find_torch_rank() or (0, 1)
         for name in _PROCESS_COUNTS:
             count = os.environ.get(name, "")
-            if count not in {"", "0", "1"}:
+            if world_size == 1 and count not in {"", "0", "1"}:
                 raise UsageError(
-                    f"this process is one of {count} ({name}), but WORLD_SIZE is not set: "
+                    f"this process is one of {count} ({name}), but its rank is not known: "
                     "all would get the same data",
-                    _HINT_GIVE_RANK,
+                    _HINT_RANK,
                 )
-    if rank is None and world_size in {None, 1}:
-        return 0, 1
     if rank is None or world_size is None or not 0 <= rank < world_size:
         raise UsageError(
             f"found rank {rank} and world size {world_size}, expected both, "
             "with the rank below the world size",
-            _HINT_GIVE_RANK,
+            _HINT_RANK,
         )
     return rank, world_size
-
-
-def _read_number(name: str) -> int | None:
-    """Read a whole number from the environment; None if the variable is not set."""
-    text = os.environ.get(name)
-    return int(text) if text else None
 
 
 def _find_torch_rank() -> tuple[int, int] | None:
@@ -458,18 +376,3 @@ def _find_torch_rank() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
-
-
-def _check_rank(rank: int, world_size: int) -> None:
-    """Check that a sampler still has the rank of `torch.distributed`.
-
-    Raises:
-        UsageError: It was made too early.
-    """
-    now = _find_torch_rank()
-    if now not in {None, (rank, world_size)}:
-        raise UsageError(
-            f"this sampler was made for rank {rank} of {world_size}, "
-            f"but torch.distributed now has rank and world size {now}",
-            "call torch.distributed.init_process_group before you make the sampler",
-        )
