@@ -354,7 +354,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     problem = f"{path.parent}: has no semantic predictions of 1 of 100 scenes: scene0707_00"
     assert f"{problem}\nhint: did you mean scene0707_00_vh_clean_2.npy?" in missing.stderr
     other_id = official_scenes(Split.TEST)[1]
-    assert f"one: has no scene {other_id} in test (99 are missing)" in not_processed.stderr
+    assert f"one: has no scene {other_id} (99 are missing) in test" in not_processed.stderr
     assert "limited: has no semantic predictions of 100 of 100 scenes" in three.stderr
     assert "in each of four folders" in three.stderr
     assert (wrong.status, missing.status, not_processed.status, three.status) == (1, 1, 2, 1)

@@ -7,9 +7,10 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from commands import PYTHON, digests, run_command, run_main, run_words
+from commands import PYTHON, digests, run_main, run_words
 
 from scannet_prep import official_scenes
+from scannet_prep.base import workers
 from scannet_prep.base.progress import Progress
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import export, process
@@ -136,11 +137,14 @@ def test_commands_on_dask_make_the_same_bytes(raw, expected, tmp_path, scheduler
     ("words", "problem"),
     [
         (["--dask", "node01"], "missing port number in address 'node01'"),
+        (["--dask", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9: no scheduler answers"),
         (["--dask", "tcp://127.0.0.1:9", "--jobs", "2"], "not allowed with argument --dask"),
     ],
 )
-def test_dask_options_that_cannot_be_used_are_refused(raw, tmp_path, words, problem):
-    outcome = run_command("process", raw, "-o", tmp_path / "out", *words)
+def test_dask_options_that_cannot_be_used_are_refused(raw, tmp_path, monkeypatch, words, problem):
+    monkeypatch.setattr(workers, "_DASK_TIMEOUT_S", 1)
+
+    outcome = run_main("process", raw, "-o", tmp_path / "out", *words)
 
     assert outcome.status == 2
     assert problem in outcome.stderr

@@ -16,7 +16,7 @@ from scannet_prep.base import workers
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
 from scannet_prep.base.workers import dask_executor, run_tasks
-from scannet_prep.errors import OutputError, UsageError, WorkerDiedError
+from scannet_prep.errors import OutputError, UsageError
 
 TESTS_DIR = Path(__file__).parent
 # A script without `if __name__ == "__main__"`. Its arguments are a folder, the name of its tasks,
@@ -185,13 +185,6 @@ def test_worker_that_is_killed_while_it_starts_is_replaced(tmp_path, monkeypatch
     assert len(list(tmp_path.glob("dead*"))) == 3
 
 
-def test_workers_that_end_at_once_are_an_error(monkeypatch):
-    monkeypatch.setenv("PYTHONHOME", "/nowhere")
-
-    with pytest.raises(WorkerDiedError, match="cannot be started: they end at once"):
-        list(run_tasks(act, map(Work, "abcdefghi"), Path(), 2))
-
-
 @pytest.mark.parametrize("make_executor", [ThreadPoolExecutor, ProcessPoolExecutor])
 def test_executors_give_what_workers_give(tmp_path, make_executor):
     tasks = ["number 1", "bug", "bad file", *[f"number {number}" for number in range(2, 9)]]
@@ -213,12 +206,6 @@ def test_task_that_an_executor_loses_runs_again_at_the_end(tmp_path):
     *results, failure = outcomes
     assert results == ["a", "d", "b"]
     assert (failure.scene_id, failure.error) == ("c", "WorkerDiedError")
-
-
-def test_process_pool_that_breaks_ends_the_run(tmp_path):
-    tasks = map(Work, ["number 1", "kill", "number 2"])
-    with ProcessPoolExecutor(1) as executor, pytest.raises(RuntimeError, match="process pool"):
-        list(run_tasks(act, tasks, tmp_path, executor=executor))
 
 
 def test_loop_that_is_left_cancels_what_waits_in_an_executor(tmp_path):
@@ -250,18 +237,3 @@ def test_dask_cluster_that_loses_a_worker_does_all_tasks(tmp_path):
             dask_executor(cluster.scheduler_address).__enter__()
 
     assert done == [("nap", "nap")] * 20
-
-
-@pytest.mark.extra("distributed")
-@pytest.mark.parametrize(
-    ("address", "problem"),
-    [
-        ("tcp://127.0.0.1:9", "--dask tcp://127.0.0.1:9: no scheduler answers"),
-        ("node01", "missing port number in address 'node01'"),
-    ],
-)
-def test_dask_address_without_scheduler_is_refused(monkeypatch, address, problem):
-    monkeypatch.setattr(workers, "_DASK_TIMEOUT_S", 1)
-
-    with pytest.raises(UsageError, match=problem):
-        dask_executor(address).__enter__()

@@ -31,10 +31,7 @@ Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
 
-# Attempts to start a process while none has been started.
-_MAX_FAILED_STARTS = 6
 _DASK_TIMEOUT_S = 30
-_NO_WORKERS = "worker processes cannot be started"
 _HINT_KILLED = "memory may have run out: try again with fewer workers (--jobs)"
 _HINT_START = "start fewer workers (--jobs), or raise the limits that ulimit -a shows"
 _HINT_ADDRESS = "give the address that the scheduler prints when it starts: tcp://HOST:PORT"
@@ -76,13 +73,13 @@ def run_tasks(
             lost_tasks.append(task)
         else:
             yield task, outcome
-    for lost_task in lost_tasks:
-        for task, outcome in _run(call, [lost_task], 1, executor):
-            if isinstance(outcome, WorkerDiedError):
-                problem = f"killed twice, the second time while nothing else ran: {outcome.message}"
-                error = WorkerDiedError(problem, _HINT_KILLED)
-                outcome = Finding.from_error(error, task.source, task.scene_id)
-            yield task, outcome
+    for task in lost_tasks:
+        [(_, outcome)] = _run(call, [task], 1, executor)
+        if isinstance(outcome, WorkerDiedError):
+            problem = f"killed twice, the second time while nothing else ran: {outcome.message}"
+            error = WorkerDiedError(problem, _HINT_KILLED)
+            outcome = Finding.from_error(error, task.source, task.scene_id)
+        yield task, outcome
 
 
 def _run(
@@ -148,7 +145,6 @@ class WorkerProcesses(ThreadPoolExecutor):
         super().__init__(count)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._idle: list[tuple[subprocess.Popen[bytes], Connection]] = []
-        self._has_started = False
         self._is_over = False
 
     def submit(self, function: Any, /, *arguments: Any, **_options: Any) -> Future[Any]:  # noqa: ANN401 - as in Executor
@@ -173,8 +169,7 @@ class WorkerProcesses(ThreadPoolExecutor):
         """Start a process.
 
         Raises:
-            WorkerDiedError: The system starts none, or all of them end at once.
-            EOFError: This one ended at once.
+            WorkerDiedError: The system starts none.
         """
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work"
         try:
@@ -187,18 +182,12 @@ class WorkerProcesses(ThreadPoolExecutor):
                     pass_fds=[descriptor],
                     start_new_session=True,  # Ctrl-C is for the main process
                 )
-            self._processes.append(process)
-            if self._is_over:  # `shutdown` may have missed it
-                process.kill()
         except OSError as error:
-            raise WorkerDiedError(f"{_NO_WORKERS}: {error}", _HINT_START) from error
-        try:
-            pipe.recv()
-        except (EOFError, OSError):
-            if not self._has_started and len(self._processes) >= _MAX_FAILED_STARTS:
-                raise WorkerDiedError(f"{_NO_WORKERS}: they end at once", _HINT_START) from None
-            raise
-        self._has_started = True
+            problem = f"worker processes cannot be started: {error}"
+            raise WorkerDiedError(problem, _HINT_START) from error
+        self._processes.append(process)
+        if self._is_over:  # `shutdown` may have missed it
+            process.kill()
         return process, pipe
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
@@ -220,7 +209,6 @@ def work(descriptor: int) -> None:
     pipe = Connection(descriptor)
     keep_freed_memory()
     with suppress(EOFError, ConnectionError):
-        pipe.send("started")
         while True:
             function, *arguments = pipe.recv()
             pipe.send(function(*arguments))

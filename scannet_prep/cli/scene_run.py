@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_duration, list_some
 from scannet_prep.cli import arguments as shared
@@ -37,7 +37,7 @@ def resolve_paths(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, value.absolute())
 
 
-def carry_out(plan: RunPlan[Any], arguments: argparse.Namespace, console: Console) -> Outcome:
+def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) -> Outcome:
     """Describe a plan, and carry it out unless it is a dry run."""
     from scannet_prep.stages import scene_run
 

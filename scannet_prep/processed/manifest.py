@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Fingerprint, read_file, write_atomically
+from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import Count, Crc32, encode_json, make_decoder, parse_record, to_plain
 from scannet_prep.errors import FileError
@@ -169,24 +169,19 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     return parse_record(data, path, _MANIFEST_DECODER, _HINT_AGAIN)
 
 
-def write_manifest(out_dir: Path, manifest: Manifest) -> None:
-    """Write the manifest of a processed folder.
+def write_manifest(out_dir: Path, manifest: Any, *, name: str = MANIFEST_NAME) -> None:  # noqa: ANN401 - of an export, too
+    """Write the manifest of a processed folder or of an export, if it has changed.
+
+    For other programs, it also records whether the folder is `complete`.
 
     Raises:
         OutputError: The folder cannot be written to.
     """
-    write_atomically(out_dir / MANIFEST_NAME, [encode_manifest(manifest)])
-
-
-def encode_manifest(manifest: msgspec.Struct) -> bytes:
-    """Encode a manifest, of a processed folder or of an export.
-
-    For other programs, it also records whether the folder is `complete`.
-    """
     values = to_plain(manifest)
     for key in ("scenes", "failures"):
         values[key] = dict(sorted(values[key].items()))
-    return encode_json(values | {"complete": not values["unfinished"]}) + b"\n"
+    values["complete"] = not values["unfinished"]
+    write_if_changed(out_dir / name, encode_json(values) + b"\n")
 
 
 def count_ids(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:

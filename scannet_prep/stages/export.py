@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from scannet_prep.base.files import (
     have_sizes,
     read_file,
-    write_atomically,
     write_if_changed,
     write_temporary,
 )
@@ -29,12 +29,12 @@ from scannet_prep.base.text import list_some
 from scannet_prep.errors import MissingFileError, ScanNetPrepError, UsageError
 from scannet_prep.export import EXPORT_NAME, FORMATS, find_function
 from scannet_prep.export.arrays import encode_file, in_frame
-from scannet_prep.processed.manifest import SceneIdText, encode_manifest
+from scannet_prep.processed.manifest import SceneIdText, write_manifest
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.source.place import open_processed
 from scannet_prep.source.scenes import ProcessedScenes
-from scannet_prep.stages.scene_run import HINT_FOLDER, RunPlan, RunTask, Stage, check_is_new, run
+from scannet_prep.stages.scene_run import RunPlan, Stage, run
 from scannet_prep.stages.selection import Selection
 
 __all__ = ["plan", "run"]
@@ -45,6 +45,7 @@ _REASONS = {
     "segments": "the release has no segments of test scenes; process the scenes with "
     "--compute-segments",
 }
+_HINT_FOLDER = "choose a new folder with -o"
 _HINT_SCENES = "info lists the scenes that are there"
 _HINT_DAMAGED = "remove the folder of the export, then run the same command again"
 _HINT_SEGMENTS = "download its segments, then process the scene again"
@@ -85,6 +86,20 @@ class ExportManifest(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet
 _DECODER = make_decoder(ExportManifest)
 
 
+class ExportTask(NamedTuple):
+    """One scene to make.
+
+    Attributes:
+        scene_id: The scene.
+        source: Its processed file, for messages; a text if it is in an archive.
+        reason: The reason why it has to be made.
+    """
+
+    scene_id: str
+    source: Path | str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class ExportContext:
     """What all tasks of a run share.
@@ -113,7 +128,7 @@ def plan(
     is_aligned: bool | None = None,
     selection: Selection | None = None,
     is_forced: bool = False,
-) -> RunPlan[ExportContext]:
+) -> RunPlan:
     """Decide what to export. Writes nothing and reads no scene.
 
     Args:
@@ -150,11 +165,7 @@ def plan(
     words = {"label set": label_set.name, "frame": "axis-aligned" if is_aligned else "of the scan"}
     about = [f"{name}: {words[name]}" for name in export_format.choices]
     options = ", ".join([f"format: {format_name}", *about, f"processed with: {stored.flags}"])
-    if not before.options:
-        check_is_new(out_dir, "export")
-    elif before.options != options:
-        problem = f"holds an export with other options ({before.options}); this run has {options}"
-        raise UsageError(f"{out_dir}: {problem}", HINT_FOLDER)
+    _check_folder(out_dir, before.options, options)
 
     selected, notes = _select(opened, export_format.needs, selection or Selection())
     tasks = []
@@ -163,7 +174,7 @@ def plan(
         crc32 = opened.entries[scene_id].crc32
         reason = _find_reason(out_dir, before.scenes.get(scene_id), crc32)
         if reason or is_forced:
-            tasks.append(RunTask(scene_id, opened.file_path(scene_id), reason or "--force"))
+            tasks.append(ExportTask(scene_id, opened.file_path(scene_id), reason or "--force"))
         else:
             kept.append(scene_id)
     return RunPlan(
@@ -194,9 +205,20 @@ def _read_manifest(out_dir: Path) -> ExportManifest:
         return ExportManifest()
 
 
-def _write_manifest(out_dir: Path, manifest: ExportManifest) -> None:
-    """Write the manifest of an export."""
-    write_atomically(out_dir / EXPORT_NAME, [encode_manifest(manifest)])
+def _check_folder(out_dir: Path, before: str, options: str) -> None:
+    """Check that a folder is empty, or an export with the same options.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    problem = f"holds an export with other options ({before}); this run has {options}"
+    if not before:
+        names = sorted(path.name for path in out_dir.glob("[!.]*"))
+        if not names:
+            return
+        problem = f"holds {names[0]}, and was not made by scannet-prep export"
+    if before != options:
+        raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER)
 
 
 def _select(
@@ -236,7 +258,7 @@ def _find_reason(out_dir: Path, entry: ExportEntry | None, crc32: str) -> str:
     return "" if have_sizes(out_dir, entry.sizes) else "its files were changed"
 
 
-def _make_scene(task: RunTask, context: ExportContext) -> tuple[dict[Path, Path], ExportEntry]:
+def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Path], ExportEntry]:
     """Make the files of a scene, in a worker.
 
     Returns:
@@ -264,7 +286,7 @@ def _make_scene(task: RunTask, context: ExportContext) -> tuple[dict[Path, Path]
     return paths, ExportEntry(processed.split, processed.crc32, sizes, record)
 
 
-def _write_lists(plan: RunPlan[ExportContext], manifest: ExportManifest) -> list[Finding]:
+def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
     """Write the files that concern all scenes."""
     records: dict[Split, dict[str, Mapping[str, Any]]] = {split: {} for split in Split}
     for scene_id, entry in sorted(manifest.scenes.items()):
@@ -280,6 +302,6 @@ _STAGE = Stage(
     name="export",
     make=_make_scene,
     read=_read_manifest,
-    write=_write_manifest,
+    write=partial(write_manifest, name=EXPORT_NAME),
     finish=_write_lists,
 )

@@ -98,7 +98,7 @@ def plan(
     selection: Selection | None = None,
     is_forced: bool = False,
     listed: Mapping[str, Sequence[int]] | None = None,
-) -> RunPlan[FramesContext]:
+) -> RunPlan:
     """Decide which scenes to extract. Writes nothing and opens no stream.
 
     Args:
@@ -220,7 +220,7 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     return "" if have_sizes(task.path, file_sizes) else "its files were changed"
 
 
-def count(plan: RunPlan[FramesContext]) -> Finding:
+def count(plan: RunPlan) -> Finding:
     """Count the frames that a run would extract; nothing is written.
 
     Raises:

@@ -79,7 +79,7 @@ def plan(
     selection: Selection | None = None,
     is_forced: bool = False,
     is_strict: bool = False,
-) -> RunPlan[ProcessContext]:
+) -> RunPlan:
     """Decide what to do; nothing is written.
 
     Args:

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -32,17 +32,13 @@ from scannet_prep.base.findings import Finding, sort_findings
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.workers import run_tasks
-from scannet_prep.errors import OutputError, UsageError
+from scannet_prep.errors import OutputError
 from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
 from scannet_prep.release.scene import SceneId
-from scannet_prep.stages.selection import FAILED_NAME, write_failed_list
-
-Context = TypeVar("Context")
+from scannet_prep.stages.selection import write_failed_list
 
 WORK_NAME = ".scannet-prep-work"
 """A folder in the output folder for folders that are not finished; removed at the end."""
-
-HINT_FOLDER = "choose a new folder with -o"
 
 _SAVE_INTERVAL_S = 5.0
 _HINT_CHANGED = "run the same command again"
@@ -51,20 +47,6 @@ _HINT_CHANGED = "run the same command again"
 def find_nothing(*_: Any) -> list[Any]:  # noqa: ANN401 - any arguments
     """Return an empty list."""
     return []
-
-
-class RunTask(NamedTuple):
-    """One scene to make.
-
-    Attributes:
-        scene_id: The scene.
-        source: The file or folder that it is made from, for messages.
-        reason: The reason why it has to be made.
-    """
-
-    scene_id: str
-    source: Path | str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +61,7 @@ class Stage:
         make: Makes a scene of task and context, in a worker; a function of a module. Returns the
             temporary names of its files or folders, by final name, and its entry.
         read: Reads the manifest of a folder; an empty one if it has none.
-        write: Writes the manifest of a folder.
+        write: Writes the manifest of a folder, if it has changed.
         find_outdated: Lists earlier versions of a scene, which are removed, by its task and its
             outcome.
         finish: Called with plan and manifest when all tasks are done; returns remarks.
@@ -94,7 +76,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlan(Generic[Context]):
+class RunPlan:
     """The work of one run; making the plan writes nothing.
 
     Attributes:
@@ -117,7 +99,7 @@ class RunPlan(Generic[Context]):
     source: str | Path
     out_dir: Path
     about: str
-    context: Context
+    context: Any
     before: Any
     head: Any
     tasks: tuple[Any, ...]
@@ -149,20 +131,8 @@ class RunReport:
     manifest: Any
 
 
-def check_is_new(out_dir: Path, command: str) -> None:
-    """Check that a folder without manifest has nothing but what an earlier run may have left.
-
-    Raises:
-        UsageError: It holds something else.
-    """
-    for path in sorted(out_dir.iterdir()) if out_dir.exists() else ():
-        if not path.name.startswith(".") and path.name not in {NOTICE_NAME, FAILED_NAME}:
-            problem = f"holds {path.name}, and was not made by scannet-prep {command}"
-            raise UsageError(f"{out_dir}: {problem}", HINT_FOLDER)
-
-
 def run(
-    plan: RunPlan[Any],
+    plan: RunPlan,
     *,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -231,7 +201,7 @@ class _RunState:
         plan: The plan of the run.
     """
 
-    def __init__(self, plan: RunPlan[Any]) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.made: list[str] = []
         self.new_failures: list[Finding] = []
         self._plan = plan
@@ -248,7 +218,6 @@ class _RunState:
         if not plan.has_all:
             self._failures = {**plan.before.failures, **self._failures}
             self._unfinished.update(plan.before.unfinished)
-        self._saved = plan.before
         self._saved_s = 0.0
 
     @property
@@ -282,11 +251,8 @@ class _RunState:
 
     def save(self) -> None:
         """Write the manifest and `failed.txt`, if they have changed."""
-        manifest = self.manifest
-        if manifest != self._saved:
-            self._plan.stage.write(self._plan.out_dir, manifest)
+        self._plan.stage.write(self._plan.out_dir, self.manifest)
         write_failed_list(self._plan.out_dir, self._failures)
-        self._saved = manifest
         self._saved_s = time.monotonic()
 
 

@@ -30,8 +30,8 @@ class Selection:
     """The scenes that the user has selected; all of them by default.
 
     Attributes:
-        splits: Only these splits; empty for all. If there is just one, selected scenes that no
-            official list contains belong to it, too.
+        splits: Only these splits; empty for all. If there is just one, scenes whose
+            split is unknown belong to it, too.
         scene_ids: Only these scenes; None for all.
         limit: Maximum number of scenes; None for all.
     """
@@ -45,10 +45,6 @@ class Selection:
         """Whether all scenes are selected."""
         return self == Selection()
 
-    def selects_id(self, scene_id: str) -> bool:
-        """Whether `scene_ids` selects a scene; its split and the limit are not considered."""
-        return self.scene_ids is None or scene_id in self.scene_ids
-
     def wants(self, scene_id: str, split: str | None) -> bool:
         """Whether a scene is selected, the limit aside.
 
@@ -57,15 +53,11 @@ class Selection:
             split: Its split; empty or None if unknown.
         """
         is_in_splits = not self.splits or split in self.splits
-        return is_in_splits and self.selects_id(scene_id)
+        return is_in_splits and (self.scene_ids is None or scene_id in self.scene_ids)
 
     def select(self, splits: Mapping[str, str | None]) -> set[str]:
         """Select scenes, the limit aside, given the splits of all."""
-        selected = set()
-        for scene_id, split in splits.items():
-            if self.wants(scene_id, split):
-                selected.add(scene_id)
-        return selected
+        return {scene_id for scene_id, split in splits.items() if self.wants(scene_id, split)}
 
     def check_found(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> None:
         """Check that a place has all scenes that were named, and any scene of the splits.
@@ -79,16 +71,13 @@ class Selection:
             UnknownSceneError: A named scene is missing, or the splits have no scene.
         """
         selected = self.select(held)
-        named = set(self.scene_ids or ())
-        missing = sorted(named - selected)
-        splits = ", ".join(self.splits) or "any split"
-        if missing:
-            problem = f"{place}: has no scene {missing[0]} in {splits}"
-            problem += f" ({len(missing):,} are missing)"
-            raise UnknownSceneError(problem, hint)
-        if self.splits and not selected:
-            problem = f"{place}: has no scenes in {splits}"
-            raise UnknownSceneError(problem, hint)
+        missing = sorted(set(self.scene_ids or ()) - selected)
+        if missing or (self.splits and not selected):
+            wanted = "scenes"
+            if missing:
+                wanted = f"scene {missing[0]} ({len(missing):,} are missing)"
+            splits = ", ".join(self.splits) or "any split"
+            raise UnknownSceneError(f"{place}: has no {wanted} in {splits}", hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +111,7 @@ def select_scenes(
     available: Mapping[SceneId, Split | None],
     selection: Selection,
     raw_dir: Path,
-    previous_splits: Mapping[SceneId, Split] | None = None,
+    previous_splits: Mapping[SceneId, Split],
 ) -> tuple[list[tuple[SceneId, Split]], list[Finding]]:
     """Select raw scenes, and determine the split of each.
 
@@ -145,17 +134,12 @@ def select_scenes(
     """
     selected = []
     failures = []
-    previous_splits = previous_splits or {}
     names: Collection[SceneId] = available
     if selection.scene_ids is not None:
         names = selection.scene_ids
     for scene_id in sorted(names):
-        split = _find_split(
-            scene_id,
-            available.get(scene_id),
-            selection,
-            previous_splits.get(scene_id),
-        )
+        previous = previous_splits.get(scene_id)
+        split = _find_split(scene_id, available.get(scene_id), selection, previous)
         if split is not None and not selection.wants(scene_id, split):
             if selection.scene_ids is None:
                 continue
@@ -203,18 +187,14 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
     for word in words:
         names = [word]
         if word.startswith("@"):
-            path = Path(word[1:]).expanduser()
-            names = read_scene_list(path)
+            names = read_scene_list(Path(word[1:]).expanduser())
         for name in names:
-            # If there is a file of this name, it is probably a list, and the @ was forgotten.
-            is_file = Path(name).is_file()
-            if is_file or not SceneId.is_valid(name):
+            if not SceneId.is_valid(name):
                 problem = f"{word:.80}: {name[:80]!r} is not a scene id"
                 raise UnknownSceneError(problem, suggest_scene_id(name) or _HINT_IDS)
             scene_ids[SceneId(name)] = None
     if not scene_ids:
-        text = " ".join(words)
-        raise UnknownSceneError(f"{text}: names no scene", _HINT_IDS)
+        raise UnknownSceneError(f"{' '.join(words)}: names no scene", _HINT_IDS)
     return tuple(scene_ids)
 
 
@@ -225,10 +205,9 @@ def write_failed_list(folder: Path, scene_ids: Collection[str]) -> None:
         OutputError: It cannot be written.
     """
     path = folder / FAILED_NAME
-    if scene_ids:
-        lines = "\n".join(sorted(scene_ids))
-        text = f"{_FAILED_HEADER}{lines}\n"
-        write_if_changed(path, text.encode())
-    elif path.exists():
+    if not scene_ids:
         with writing(path):
-            path.unlink()
+            path.unlink(missing_ok=True)
+        return
+    lines = "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids))
+    write_if_changed(path, f"{_FAILED_HEADER}{lines}".encode())

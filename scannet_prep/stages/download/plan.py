@@ -86,7 +86,7 @@ def plan(
     """
     # The second value, the scenes that are missing or have no split, is always empty: an official
     # scene is neither, and any other scene raises an error.
-    scenes, _ = select_scenes(official_splits(), selection or Selection(), data_dir)
+    scenes, _ = select_scenes(official_splits(), selection or Selection(), data_dir, {})
     locked = read_tree_lock(data_dir)
     planned = DownloadPlan(data_dir, public_url(base_url), present=[], missing=[])
     for file in _list_files(scenes, _parse_types(types), base_url.rstrip("/")):
