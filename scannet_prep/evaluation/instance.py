@@ -75,8 +75,8 @@ class InstanceScores:
 
         Raises:
             ContentError: Lengths or types do not match, or a confidence is not a number; or the
-                ground truth has several numbers beyond the train ids, as that of another label set
-                has.
+                ground truth has several numbers beyond the train ids, like labels of another label
+                set.
         """
         if self.is_class_agnostic:
             prediction, ground_truth = self._merge_classes(prediction, ground_truth)

@@ -72,7 +72,7 @@ class SemanticScores:
 
         Raises:
             ContentError: They are not integers, or differ in length; or the ground truth has
-                several numbers beyond the train ids, as that of another label set has.
+                several numbers beyond the train ids, like labels of another label set.
         """
         truth = check_integers(ground_truth, "ground truth")
         check_truth(truth, self.label_set)

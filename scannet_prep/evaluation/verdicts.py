@@ -61,7 +61,7 @@ class Verdict(IntEnum):
 
 
 class Pair(NamedTuple):
-    """An instance and a prediction, and the verdict that is due to them.
+    """An instance and a prediction, and their verdict.
 
     Attributes:
         verdict: The verdict on one of them, or on both.
