@@ -10,8 +10,9 @@ have changed. A folder has one set of options, which a later command need not
 repeat. Each scene has a frames.json with the numbers of its frames, its
 cameras, and a checksum of every file.
 
-Scenes without a stream are left out. All streams together have 1.2 TB, so
-download those of some scenes only; see the last example.
+Scenes without a stream are left out. All streams together have 1.2 TB: download
+those of some scenes, as in the last example, or let --fetch download, extract
+and remove one after the other.
 
 layouts, each with its own default options (docs/frames.md has the programs):
   official      color/0.jpg, depth/0.png, pose/0.txt, intrinsic/
@@ -32,6 +33,7 @@ examples:
   scannet-prep frames --at-most 300 --layout mmdet3d -o data/posed_images
   scannet-prep frames --layout colmap --every 10 -o data/colmap
   scannet-prep frames --frames @pairs.txt --keep-lost
+  scannet-prep frames --fetch --every 10
   scannet-prep frames --every 1 --scenes scene0000_00 --dry-run
   scannet-prep download --types .sens --scenes scene0000_00
 """
@@ -46,8 +48,11 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
 from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
+from scannet_prep.release.files import BASE_URL
 
 _CONTENTS = ("color", "depth", "pose", "labels", "instances")
+# As for `download`: the server is shared.
+_MAX_CONNECTIONS = 8
 _OPTIONS = ("every", "first", "at_most", "size", "contents", "label_set", "layout", "keeps_lost")
 
 
@@ -128,7 +133,15 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "their poses contain -inf",
     )
     shared.add_selection_arguments(parser)
-    add_run_arguments(parser)
+    group = add_run_arguments(parser)
+    group.add_argument(
+        "--fetch",
+        nargs="?",
+        const=BASE_URL,
+        metavar="URL",
+        help="download the stream of each scene, from the ScanNet server or a mirror, and remove "
+        "it when its frames are complete",
+    )
 
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
@@ -147,6 +160,9 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         options["every"] = 1
     elif "every" in options:
         options["at_most"] = None
+    if arguments.fetch and arguments.dask is None:
+        # While one stream is extracted, the next one is downloaded.
+        arguments.jobs = min(max(2, shared.jobs_from(arguments)), _MAX_CONNECTIONS)
     plan = frames.plan(
         arguments.raw,
         arguments.output,
@@ -154,8 +170,9 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
         listed=listed,
+        base_url=arguments.fetch or "",
     )
-    if arguments.dry_run:
+    if arguments.dry_run and not arguments.fetch:
         plan = replace(plan, notes=(*plan.notes, frames.count(plan)))
     return carry_out(plan, arguments, console)
 

@@ -7,13 +7,20 @@
 
 A folder has one set of options; every scene records them. A scene's folder gets its final name when
 it is complete.
+
+With an address, a worker fetches the stream of a scene first, into a hidden folder of streams. The
+run removes it when the frames are complete. Other streams are neither read nor removed:
+
+    .scannet-prep-streams/<scene>/scans/<scene>/<scene>.sens
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Collection, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,20 +31,24 @@ from scannet_prep.base.files import Fingerprint, have_sizes, make_directory
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import encode_json
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import FileError, MissingFileError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, TransferError, UsageError
 from scannet_prep.frames.extraction import extract_scene, measure_sources
 from scannet_prep.frames.options import STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorStream
-from scannet_prep.raw.tree import list_raw, repair_hint
+from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
+from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
-from scannet_prep.release.scene import SceneId
-from scannet_prep.release.splits import read_scene_list
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import official_scenes, read_scene_list
+from scannet_prep.remote.addresses import public_url
+from scannet_prep.stages import download
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
 
 __all__ = ["count", "plan", "read_frame_list", "run"]
 
+_STREAMS_NAME = ".scannet-prep-streams"
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_STREAMS = (
     "download those of some scenes, with --types .sens --scenes: all of them have 1.2 TB, each "
@@ -54,12 +65,14 @@ class FramesContext:
         label_map: The label map, for label images.
         work_dir: The hidden folder for unfinished scenes.
         listed: The numbers of the frames by scene, if a list names them.
+        base_url: The server that streams are fetched from; empty if they are there.
     """
 
     options: FrameOptions
     label_map: LabelMap
     work_dir: Path
     listed: Mapping[str, Sequence[int]]
+    base_url: str
 
 
 class FramesManifest(msgspec.Struct, frozen=True):
@@ -98,6 +111,7 @@ def plan(
     selection: Selection | None = None,
     is_forced: bool = False,
     listed: Mapping[str, Sequence[int]] | None = None,
+    base_url: str = "",
 ) -> RunPlan:
     """Decide which scenes to extract. Writes nothing and opens no stream.
 
@@ -109,10 +123,12 @@ def plan(
         is_forced: Make scenes again even if they are up to date.
         listed: The numbers of the frames of each scene, from `read_frame_list`; other scenes are
             not selected.
+        base_url: Fetch each stream from this server, and remove it when its frames are complete.
+            From the raw tree, only the record of the accepted terms is used.
 
     Raises:
         UsageError: The options contradict each other or those of the folder, the folder is the raw
-            tree, or both the selection and the list name scenes.
+            tree, both the selection and the list name scenes, or the terms are not accepted.
         MissingFileError: There is no raw tree, or no selected scene has a sensor stream.
         FileError: A folder, a record or the label map cannot be read.
         UnknownSceneError: A named scene does not exist.
@@ -122,7 +138,11 @@ def plan(
         if selection.scene_ids is not None:
             raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
         selection = replace(selection, scene_ids=tuple(map(SceneId, listed)))
-    listing = list_raw(raw_dir)
+    if base_url:
+        download.check_terms(raw_dir)
+        listing = RawListing(_place_streams(out_dir), None, ())
+    else:
+        listing = list_raw(raw_dir)
     raw_scenes = listing.scenes
     if os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
@@ -134,7 +154,7 @@ def plan(
     # a stream may have been removed to free the disk.
     available = {}
     for scene_id, scene in raw_scenes.items():
-        has_source = scene_id in before.scenes or STREAM in scene.files
+        has_source = base_url or scene_id in before.scenes or STREAM in scene.files
         if has_source or selection.scene_ids is not None:
             available[scene_id] = scene.split
     previous = {SceneId(name): record.split for name, record in before.scenes.items()}
@@ -155,11 +175,11 @@ def plan(
     left_out = sorted(raw_scenes.keys() - available)
     message = f"left out, because they have no .sens: {list_some(left_out)}"
     return RunPlan(
-        stage=_STAGE,
-        source=raw_dir,
+        stage=_FETCHING if base_url else _STAGE,
+        source=public_url(base_url) if base_url else raw_dir,
         out_dir=out_dir,
         about=chosen.text,
-        context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed or {}),
+        context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed or {}, base_url),
         before=before,
         head=FramesManifest(),
         tasks=tuple(tasks),
@@ -168,6 +188,16 @@ def plan(
         notes=(Finding(message=message, severity="note"),) if left_out else (),
         has_all=selection.has_all,
     )
+
+
+def _place_streams(out_dir: Path) -> dict[SceneId, RawScene]:
+    """Choose the places of streams that are fetched; each scene has a raw tree of its own."""
+    scenes = {}
+    for split in Split:
+        for scene_id in official_scenes(split):
+            raw_dir = out_dir / _STREAMS_NAME / scene_id
+            scenes[scene_id] = RawScene(scene_id, raw_dir / SPLIT_DIRS[split] / scene_id)
+    return scenes
 
 
 def _read_manifest(out_dir: Path) -> FramesManifest:
@@ -216,8 +246,13 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     # Sources may have been removed to free the disk.
     if not sizes.items() <= record.sources.items():
         return "its stream or labels were changed"
-    file_sizes = {name: fingerprint.size_bytes for name, fingerprint in record.files.items()}
-    return "" if have_sizes(task.path, file_sizes) else "its files were changed"
+    return "" if _has_files(task, record) else "its files were changed"
+
+
+def _has_files(task: SceneTask, record: FramesRecord) -> bool:
+    """Whether the files of a scene are there, and have their sizes."""
+    sizes = {name: fingerprint.size_bytes for name, fingerprint in record.files.items()}
+    return have_sizes(task.path, sizes)
 
 
 def count(plan: RunPlan) -> Finding:
@@ -274,6 +309,41 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
     return {task.path: work_path}, record
 
 
+def _fetch_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Path], FramesRecord]:
+    """Fetch the stream of a scene, then extract it, in a worker.
+
+    Raises:
+        TransferError: The server does not send a file.
+        FileError, OutputError: As for `_make_scene`.
+    """
+    types = [kind.suffix for kind in context.options.find_sources(task.split)]
+    selection = Selection(scene_ids=(task.scene_id,))
+    raw_dir = task.source.parents[1]
+    files = download.plan(raw_dir, types, selection=selection, base_url=context.base_url)
+    report = download.run(files, jobs=1, accepts_terms=True)
+    for failure in report.failures:
+        raise TransferError(str(failure), failure.hint)
+    return _make_scene(task, context)
+
+
+def _find_fetched(task: SceneTask, outcome: Any) -> list[Path]:  # noqa: ANN401 - or a Finding
+    """List the files that were fetched for a scene, if its frames are complete."""
+    if isinstance(outcome, Finding) or not _has_files(task, outcome[1]):
+        return []
+    return [path for path in task.source.rglob("*") if path.is_file()]
+
+
+def _finish_fetching(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
+    """Remove the folders of complete scenes, also those of runs that were killed."""
+    streams_dir = plan.out_dir / _STREAMS_NAME
+    for scene_id in {*plan.kept, *(str(task.scene_id) for task in plan.tasks)}:
+        if scene_id in manifest.scenes:
+            shutil.rmtree(streams_dir / scene_id, ignore_errors=True)
+    with suppress(OSError):  # it holds unfinished streams
+        streams_dir.rmdir()
+    return _count_extracted(plan, manifest)
+
+
 _STAGE = Stage(
     name="frames",
     make=_make_scene,
@@ -281,3 +351,4 @@ _STAGE = Stage(
     write=lambda *_: None,  # each scene has its own record
     finish=_count_extracted,
 )
+_FETCHING = replace(_STAGE, make=_fetch_scene, find_outdated=_find_fetched, finish=_finish_fetching)

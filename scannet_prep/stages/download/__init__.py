@@ -30,6 +30,7 @@ __all__ = [
     "DownloadPlan",
     "DownloadReport",
     "RemoteFile",
+    "check_terms",
     "has_accepted_terms",
     "plan",
     "run",
@@ -77,12 +78,9 @@ def run(
     report = DownloadReport(plan, read_tree_lock(plan.data_dir))
     # scans/ holds nearly all files, and may be a link to another disk.
     check_space((plan.data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), plan.missing_bytes)
-    is_recorded = has_accepted_terms(plan.data_dir)
-    if not (accepts_terms or is_recorded):
-        problem = f"the ScanNet Terms of Use have not been accepted. {HOW_TO_SIGN}"
-        raise UsageError(problem, "once you have signed them, pass --accept-terms")
+    check_terms(plan.data_dir, accepts_terms=accepts_terms)
     make_directory(plan.data_dir)
-    if not is_recorded:
+    if not has_accepted_terms(plan.data_dir):
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(plan.data_dir / ACCEPTANCE_NAME, [text.encode()])
@@ -98,10 +96,21 @@ def run(
     return report
 
 
+def check_terms(data_dir: Path, *, accepts_terms: bool = False) -> None:
+    """Check that the terms of use are accepted, now or according to the record of a data folder.
+
+    Raises:
+        UsageError: They are not.
+    """
+    if not (accepts_terms or has_accepted_terms(data_dir)):
+        problem = f"the ScanNet Terms of Use have not been accepted. {HOW_TO_SIGN}"
+        raise UsageError(problem, "once you have signed them, pass --accept-terms to download")
+
+
 def has_accepted_terms(data_dir: Path) -> bool:
     """Whether a data folder contains the record that the terms were accepted.
 
-    The record is for `download` only. Each person accepts the terms individually, so no other
+    The record is for what downloads. Each person accepts the terms individually, so no other
     command reads or copies it.
     """
     return (data_dir / ACCEPTANCE_NAME).is_file()
