@@ -12,37 +12,6 @@ from typing import NamedTuple
 
 from scannet_prep.errors import FileError, OutputError
 
-
-def multiply(task, context):
-    factor = context if isinstance(context, int) else context.count
-    return task * factor
-
-
-def measure_context(task, context):
-    _, data = context
-    return len(data)
-
-
-def kill_self_if_negative(task, context):
-    """Die as if killed by the kernel's out-of-memory killer, and count how often in a file."""
-    if task < 0:
-        with (context / f"{task}").open("a") as file:
-            file.write("x")
-        os.kill(os.getpid(), signal.SIGKILL)
-    return task
-
-
-def fail(task, context):
-    raise ZeroDivisionError(f"{context} {task}")
-
-
-def sleep_and_tell(task, context):
-    """Create a file named after the process id, then sleep for `task` seconds."""
-    (context / f"{os.getpid()}").touch()
-    time.sleep(task)
-    return task
-
-
 ERRORS = {
     "bad file": FileError("a.ply", "has 5 vertices, expected 6"),
     "no memory": MemoryError(),
@@ -122,8 +91,3 @@ def count_reads(*words):
     outcome = run_main(*words)
     assert outcome.status == 0, outcome.stderr
     return dict(counts)
-
-
-def update_environment(variables, _worker):
-    """Set variables of the environment in a worker of a loader, before it reads."""
-    os.environ.update(variables)

@@ -21,11 +21,9 @@ from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scene import SceneId, Split
 
-FileContent: TypeAlias = NDArray[Any] | bytes | Sequence[Buffer]
-
-SceneFiles: TypeAlias = tuple[dict[str, FileContent], dict[str, Any]]
-"""The content of the files of a scene by name, relative to the folder of the export, with `/`; and
-its record, the JSON values that `share_<format>` needs."""
+SceneFiles: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+"""The files of a scene by name, relative to the folder of the export, with `/`: an array, bytes, or
+a list of chunks; and its record, the JSON values that `share_<format>` needs."""
 
 Records: TypeAlias = Mapping[Split, Mapping[str, Mapping[str, Any]]]
 """The record of every exported scene, by split and scene id, sorted."""
@@ -98,15 +96,17 @@ def encode_lines(
     return padded.translate(None, b"\0")
 
 
-def encode_file(name: str, content: FileContent) -> Sequence[Buffer]:
+def encode_file(name: str, content: NDArray[Any] | bytes | list[Buffer]) -> list[Buffer]:
     """Encode the content of a file; an array as `np.save` does, or for other names as its bytes."""
     if isinstance(content, bytes):
         return [content]
     if not isinstance(content, np.ndarray):
         return content
     array = np.ascontiguousarray(content)
-    header = encode_npy_header(array.dtype.str, array.shape) if name.endswith(".npy") else b""
-    return [header, encode_bytes(array)]
+    chunks = [encode_bytes(array)]
+    if name.endswith(".npy"):
+        chunks.insert(0, encode_npy_header(array.dtype.str, array.shape))
+    return chunks
 
 
 def encode_bytes(array: NDArray[Any]) -> Buffer:
@@ -200,8 +200,10 @@ def find_boxes(
     rows = {}
     for group_id, raw_id in raw_ids_of_groups(scene.meta.groups, label_set).items():
         if raw_id in classes and low[0, group_id] < np.inf:
-            center = (low[:, group_id] + high[:, group_id]) / 2
-            size = high[:, group_id] - low[:, group_id]
+            first = low[:, group_id]
+            last = high[:, group_id]
+            center = ((first + last) / 2).tolist()
+            size = (last - first).tolist()
             object_id = object_ids[group_id]
-            rows[object_id] = [*center.tolist(), *size.tolist(), raw_id, object_id]
+            rows[object_id] = [*center, *size, raw_id, object_id]
     return [row for _, row in sorted(rows.items())]

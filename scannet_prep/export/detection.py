@@ -38,54 +38,49 @@ _CLASSES = frozenset(range(3, 41)) - {22}
 _MAX_POINTS = 50_000
 
 
-def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
+def export_votenet(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make four arrays."""
-    arrays = _make_arrays(scene)
-    boxes = arrays["aligned_bbox"]
-    boxes = boxes[np.isin(boxes[:, 6], [*box_classes(SCANNET20)]), :7]
-    chosen = {
-        "vert": arrays["aligned_vert"][:, :6],
-        "sem_label": arrays["sem_label"],
-        "ins_label": arrays["ins_label"],
-        "bbox": boxes,
-    }
-    return _encode(scene, chosen)
+    files, _ = export_scanrefer(scene, label_set)
+    stem = scene.meta.scene_id
+    points = files.pop(f"{stem}_aligned_vert.npy")
+    boxes = files.pop(f"{stem}_aligned_bbox.npy")
+    is_counted = np.isin(boxes[:, 6], [*box_classes(SCANNET20)])
+    files[f"{stem}_vert.npy"] = points[:, :6]
+    files[f"{stem}_bbox.npy"] = boxes[is_counted, :7]
+    return files, {}
 
 
 def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make six arrays, also of a test scene, whose labels and only box are zeros."""
-    return _encode(scene, _make_arrays(scene))
-
-
-def _make_arrays(scene: ProcessedScene) -> dict[str, NDArray[Any]]:
-    """Make the arrays of ScanRefer, by suffix."""
     groups = scene.meta.groups
     # In the programs, later groups replace earlier ones, and descriptions name objects by these
     # numbers.
     object_ids = number_objects(groups, uses_last_copies=True)
+    objects = table_by_group(object_ids, none=-1)
     # The nyu40 id of a vertex is that of its group, and 0 without a group, also if the labels are
     # from `labels.ply`. The programs take the points without an object for one more object: if the
     # first of them had a class with boxes, all of them would get votes.
     nyu40_ids = table_by_group(raw_ids_of_groups(groups, SCANNET20), none=0)
-    objects = table_by_group(object_ids, none=-1)
     chosen = choose_vertices(scene, _MAX_POINTS)
     instances = scene.instances[chosen]
-    arrays: dict[str, NDArray[Any]] = {
-        "sem_label": nyu40_ids.take(instances).astype(np.uint32),
-        "ins_label": (objects.take(instances) + 1).astype(np.uint32),
+    stem = scene.meta.scene_id
+    files: dict[str, Any] = {
+        f"{stem}_sem_label.npy": nyu40_ids.take(instances).astype(np.uint32),
+        f"{stem}_ins_label.npy": (objects.take(instances) + 1).astype(np.uint32),
     }
-    for prefix, is_aligned in (("", False), ("aligned_", True)):
+    frames = {stem: False, f"{stem}_aligned": True}
+    for prefix, is_aligned in frames.items():
         moved = in_frame(scene, is_aligned=is_aligned)
         columns: list[NDArray[Any]] = [moved.points, moved.colors, moved.normals]
         chosen_rows = [column[chosen] for column in columns]
-        arrays[f"{prefix}vert"] = np.hstack(chosen_rows, dtype=np.float32)
+        files[f"{prefix}_vert.npy"] = np.hstack(chosen_rows, dtype=np.float32)
         # Boxes are computed in float32, as in the programs.
         axes = np.ascontiguousarray(moved.points.T)
-        rows = find_boxes(scene, axes, SCANNET20, _CLASSES, object_ids)
+        boxes = find_boxes(scene, axes, SCANNET20, _CLASSES, object_ids)
         if scene.meta.split is Split.TEST:
-            rows = [[0.0] * 8]
-        arrays[f"{prefix}bbox"] = np.array(rows, np.float64).reshape(-1, 8)
-    return arrays
+            boxes = [[0] * 8]
+        files[f"{prefix}_bbox.npy"] = np.array(boxes, np.float64).reshape(-1, 8)
+    return files, {}
 
 
 def choose_vertices(scene: ProcessedScene, count: int) -> NDArray[np.intp]:
@@ -110,9 +105,3 @@ def choose_vertices(scene: ProcessedScene, count: int) -> NDArray[np.intp]:
     largest_chosen = np.partition(numbers, count - 1)[count - 1]
     # Without the slice, there would be too many if several vertices had the largest number.
     return np.flatnonzero(numbers <= largest_chosen)[:count]
-
-
-def _encode(scene: ProcessedScene, arrays: dict[str, NDArray[Any]]) -> SceneFiles:
-    """Make the files of a scene from its arrays by suffix."""
-    scene_id = scene.meta.scene_id
-    return {f"{scene_id}_{suffix}.npy": array for suffix, array in arrays.items()}, {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -56,8 +56,10 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     scene_id = meta.scene_id
     mode = _MODES[meta.split]
     folder = f"data/processed/{label_set.name.lower().removesuffix('20')}"
-    # Own scenes have no numbers.
-    number = f"{scene_id.space:04}_{scene_id.scan:02}" if scene_id.space is not None else scene_id
+    # Own scenes have no numbers. Without `scene`, the names of two of them could be equal.
+    number = str(scene_id)
+    if scene_id.space is not None:
+        number = number.removeprefix("scene")
     matrix_name = f"{mode}/{number}.npy"
     raw = f"{SPLIT_DIRS[meta.split]}/{scene_id}/{scene_id}"
     entry = {
@@ -78,12 +80,16 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
                 f"{scene_id} has a group {max(raw_ids)}, "
                 f"but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
             )
-        values = {group_id: raw_id * 1000 + group_id + 1 for group_id, raw_id in raw_ids.items()}
+        values = {}
+        for group_id, raw_id in raw_ids.items():
+            values[group_id] = raw_id * 1000 + group_id + 1
         truth_name = f"instance_gt/{mode}/{scene_id}.txt"
         files[truth_name] = encode_lines(scene.instances, table_by_group(values, none=0))
         columns += [vertex_raw_ids(scene, label_set), scene.instances]
         # Exact, because the sums are of integers.
         colors = scene.colors.astype(np.int64)
+        means = colors.sum(axis=0) / 255 / len(colors)
+        mean_squares = (colors**2).sum(axis=0) / 255**2 / len(colors)
         entry |= {
             "scene_type": meta.scene_type,
             "raw_description_filepath": raw + INFO.suffix,
@@ -92,8 +98,8 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
             "raw_label_filepath": raw + LABELS_MESH.suffix,
             "instance_gt_filepath": f"{folder}/{truth_name}",
             # In 0..1. Mask3D uses the second name for the mean of the squares.
-            "color_mean": (colors.sum(axis=0) / 255 / len(colors)).tolist(),
-            "color_std": ((colors**2).sum(axis=0) / 255**2 / len(colors)).tolist(),
+            "color_mean": means.tolist(),
+            "color_std": mean_squares.tolist(),
         }
     files[matrix_name] = np.column_stack(columns).astype(np.float32)
     return files, entry
@@ -105,40 +111,43 @@ def share_mask3d(records: Records, label_set: LabelSet) -> Mapping[str, bytes]:
     Without train scenes, mean and deviation are the defaults of Mask3D.
     """
     databases = {_MODES[split]: [*scenes.values()] for split, scenes in records.items()}
-    annotated = databases["train"] + databases["validation"]
+    train = databases["train"]
+    annotated = train + databases["validation"]
     databases["train_validation"] = sorted(annotated, key=itemgetter("filepath"))
     files = {}
     for name, entries in databases.items():
-        texts = [_encode_mapping(entry, "- ", "  ") for entry in entries]
-        if texts:
-            files[f"{name}_database.yaml"] = "".join(texts)
+        text = "".join(_encode_mapping(entry, "- ", "  ") for entry in entries)
+        if text:
+            files[f"{name}_database.yaml"] = text
     # Without this file, Mask3D's loader fails with an UnboundLocalError.
-    moments = _join_moments(databases["train"]) if databases["train"] else _DEFAULT_MOMENTS
+    moments = _join_moments(train) if train else _DEFAULT_MOMENTS
     files["color_mean_std.yaml"] = _encode_mapping(moments)
     # Classes by raw id. Mask3D takes the train ids from their order.
     blank = "_" if label_set == SCANNET20 else " "
-    files["label_database.yaml"] = ""
+    text = ""
     for label_class in label_set:
-        name = label_class.name.replace(" ", blank)
-        values = {"color": label_class.color, "name": name, "validation": True}
-        text = _encode_mapping(values, "  ", "  ")
-        files["label_database.yaml"] += f"{label_class.raw_id}:\n{text}"
+        values = {
+            "color": label_class.color,
+            "name": label_class.name.replace(" ", blank),
+            "validation": True,
+        }
+        text += f"{label_class.raw_id}:\n"
+        text += _encode_mapping(values, "  ", "  ")
+    files["label_database.yaml"] = text
     return {name: text.encode("ascii") for name, text in files.items()}
 
 
-def _join_moments(records: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+def _join_moments(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Compute mean and standard deviation over scenes, all with the same weight."""
-    means = _average(record["color_mean"] for record in records)
-    squares = _average(record["color_std"] for record in records)
-    deviations = [
-        math.sqrt(max(0.0, square - mean**2)) for mean, square in zip(means, squares, strict=True)
-    ]
-    return {"mean": means, "std": deviations}
-
-
-def _average(rows: Iterable[Iterable[float]]) -> list[float]:
-    columns = [*zip(*rows, strict=True)]
-    return [math.fsum(column) / len(column) for column in columns]
+    moments: dict[str, list[float]] = {"mean": [], "std": []}
+    for channel in range(3):
+        mean, mean_square = (
+            math.fsum(entry[name][channel] for entry in entries) / len(entries)
+            for name in ("color_mean", "color_std")
+        )
+        moments["mean"].append(mean)
+        moments["std"].append(math.sqrt(max(0.0, mean_square - mean**2)))
+    return moments
 
 
 def _encode_mapping(values: Mapping[str, Any], first: str = "", indent: str = "") -> str:

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from scannet_prep.export.arrays import (
-    FileContent,
     Records,
     SceneFiles,
     box_classes,
@@ -42,7 +41,7 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the arrays of a scene, and find its boxes."""
     name = f"{scene.meta.scene_id}.bin"
     points = np.hstack([scene.points, scene.colors], dtype=np.float32)
-    files: dict[str, FileContent] = {f"points/{name}": points}
+    files: dict[str, Any] = {f"points/{name}": points}
     if scene.meta.split is Split.TEST:
         return files, {}
     object_ids = number_objects(scene.meta.groups)
@@ -53,13 +52,15 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     matrix = np.eye(4) if scene.meta.options.align_axis else scene.axis_alignment
     columns = move_columns(np.ascontiguousarray(scene.points.T, np.float64), matrix[:3])
     classes = list(box_classes(label_set))
-    boxes = find_boxes(scene, columns, label_set, classes, object_ids)
+    boxes = []
+    for *box, raw_id, _ in find_boxes(scene, columns, label_set, classes, object_ids):
+        boxes.append((classes.index(raw_id), box))
     # Vertices by class. The first count is that of unlabeled vertices, and is dropped.
     labels = label_set.labels_from_raw_ids(raw_ids)
     counts = np.bincount(labels, minlength=len(label_set) + 1)
     return files, {
         "axis_align_matrix": matrix.tolist(),
-        "boxes": [(classes.index(box[6]), box[:6]) for box in boxes],
+        "boxes": boxes,
         "vertices": len(labels),
         "counts": counts[1:].tolist(),
     }
@@ -74,7 +75,7 @@ def export_oneformer3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles
 
 def share_mmdet3d(
     records: Records, label_set: LabelSet, *, has_segments: bool = False
-) -> Mapping[str, FileContent]:
+) -> Mapping[str, Any]:
     """Make the infos of each split.
 
     For the 20 classes, also make the files that semantic training reads: how often it draws each
@@ -84,7 +85,7 @@ def share_mmdet3d(
     prefix = f"{dataset}_oneformer3d" if has_segments else dataset
     categories = {name: number for number, name in enumerate(box_classes(label_set).values())}
     metainfo = {"categories": categories, "dataset": dataset, "info_version": "1.1"}
-    files: dict[str, FileContent] = {}
+    files: dict[str, Any] = {}
     for split, scenes in records.items():
         if not scenes:
             continue
@@ -95,7 +96,8 @@ def share_mmdet3d(
             start = f"seg_info/{split}"
             # The number of each scene, repeated in proportion to its vertices.
             vertices = np.array([record["vertices"] for record in scenes.values()])
-            samples = vertices / vertices.sum() * (vertices.sum() // _POINTS_PER_SAMPLE)
+            total = vertices.sum()
+            samples = vertices / total * (total // _POINTS_PER_SAMPLE)
             repeated = np.repeat(
                 np.arange(len(samples), dtype=np.int32), np.rint(samples).astype(int)
             )
@@ -103,12 +105,13 @@ def share_mmdet3d(
             # The weight of each class, as mmdetection3d computes it.
             counts = [record["counts"] for record in scenes.values()]
             totals = np.sum(counts, axis=0).astype(np.float32)
-            weights = 1 / np.log(np.float32(1.2) + totals / max(totals.sum(), np.float32(1)))
+            shares = totals / max(totals.sum(), np.float32(1))
+            weights = 1 / np.log(np.float32(1.2) + shares)
             files[f"{start}_label_weight.npy"] = weights
     return files
 
 
-def share_oneformer3d(records: Records, label_set: LabelSet) -> Mapping[str, FileContent]:
+def share_oneformer3d(records: Records, label_set: LabelSet) -> Mapping[str, Any]:
     """Make the same, with the paths of the segments."""
     return share_mmdet3d(records, label_set, has_segments=True)
 

@@ -7,9 +7,11 @@ floors.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from scannet_prep.export.arrays import FileContent, SceneFiles
+from scannet_prep.export.arrays import SceneFiles
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
@@ -19,7 +21,7 @@ _IGNORE_ID = -1
 
 def export_pointcept(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make the arrays; test scenes have none of the annotation."""
-    assets: dict[str, FileContent] = {
+    assets: dict[str, Any] = {
         "coord": scene.points,
         "color": scene.colors,
         "normal": scene.normals.astype(np.float32),
