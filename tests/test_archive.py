@@ -29,8 +29,7 @@ from extras import needing
 
 from scannet_prep import ScanNet
 from scannet_prep.archive.format import Archive, find_owner, open_archive
-from scannet_prep.archive.seekable import SeekableFrames, compress, encode_members
-from scannet_prep.archive.streaming import PipedFrames
+from scannet_prep.archive.seekable import PipedFrames, SeekableFrames, compress, encode_members
 from scannet_prep.errors import ArchiveError
 
 PAGE = Path(__file__).parents[1] / "docs/archive.md"

@@ -55,11 +55,9 @@ def test_existing_archive_is_replaced_only_with_force_and_a_link_to_it_stays(out
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []  # noqa: PTH208
 
 
-def test_default_command_packs_processed_and_prints_the_line_of_python(out_dir, tmp_path):
+def test_default_command_packs_processed(out_dir, tmp_path):
     shutil.move(out_dir, tmp_path / "data/processed")
-    outcome = run_main("pack", cwd=tmp_path)
-    line = outcome.stdout.splitlines()[-1]
-    assert line == 'in Python: ScanNet("data/scannet.tar.zst", split="train")'
+    assert run_main("pack", cwd=tmp_path).stdout.startswith("data/scannet.tar.zst: 3 scenes, ")
 
 
 def test_other_names_are_left_out_and_counted(tree, tmp_path):
@@ -75,7 +73,7 @@ def test_other_names_are_left_out_and_counted(tree, tmp_path):
     }
     write_tree(tree, strangers)
     outcome = run_main("pack", tree, "-o", tmp_path / "a.tar.zst", "--json")
-    expected = {name.replace("/0.jpg", "").replace("folder/x", "folder") for name in strangers}
+    expected = {name.removesuffix("/0.jpg") for name in strangers}
     assert set(outcome.json["left_out"]) == expected
     assert "left out, because raw trees have no such names: 8 (" in outcome.stderr
     unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "out")

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from scannet_prep.archive.seekable import (
     END_OF_TAR,
     HINT_DAMAGED,
+    PipedFrames,
     SeekableFrames,
     iter_members,
 )
@@ -95,23 +96,6 @@ class Index:
 _DECODER = make_decoder(Index)
 
 
-class Frames(Protocol):
-    """Reads the frames of an archive.
-
-    Attributes:
-        name: The path or the address of the archive, for messages.
-    """
-
-    name: str
-
-    def read(self, number: int) -> memoryview:
-        """Read the content of a frame.
-
-        Raises:
-            ContentError: It is damaged.
-        """
-
-
 class Archive:
     """An archive whose index has been read.
 
@@ -127,7 +111,7 @@ class Archive:
         TransferError: The server does not send it.
     """
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: SeekableFrames | PipedFrames) -> None:
         self.name = frames.name
         self._frames = frames
         with self._naming_damage():

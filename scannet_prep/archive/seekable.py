@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import zstandard
@@ -29,6 +29,8 @@ _BLOCK_BYTES = tarfile.BLOCKSIZE
 END_OF_TAR = bytes(2 * _BLOCK_BYTES)
 # `zstd -d` and `tar --zstd` accept this window without further options.
 _MAX_WINDOW_BYTES = 1 << 27
+# A piece of a frame this long has at most 256 MiB of content.
+_PIECE_BYTES = 1 << 13
 # zstd's own level 0 is another name of its default level.
 _STORING_LEVEL = -(1 << 17)
 MAX_FRAME_BYTES = 1 << 30
@@ -198,3 +200,48 @@ def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:
     kind = describe_beginning(source.read(0, BEGINNING_BYTES)) or "a file of another kind"
     problem = f"is {kind}, expected a whole {SUFFIX} archive, which ends with a seek table"
     raise ArchiveError(source.name, problem, HINT_DAMAGED)
+
+
+class PipedFrames:
+    """The frames of an archive that is read once and in order, as from a pipe.
+
+    Args:
+        file: The archive.
+        name: Its name, for messages.
+
+    Attributes:
+        name: As given.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.name = name
+        self._frames = enumerate(_iter_frames(file))
+
+    def read(self, number: int) -> memoryview:
+        """Read the content of a frame; those before it cannot be read any more.
+
+        Raises:
+            ContentError: It is damaged, or comes after damage, or the archive ends too early.
+        """
+        try:
+            for position, content in self._frames:
+                if position == number:
+                    return memoryview(content)
+        except zstandard.ZstdError as error:
+            raise ContentError(f"its frame cannot be decompressed: {error}") from None
+        raise ContentError("it comes after other damage")
+
+
+def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:
+    """Iterate over the contents of frames, whose checksums are verified."""
+    data = b""
+    while True:
+        frame = make_decompressor().decompressobj()
+        content = bytearray()
+        while not frame.eof:
+            data = data or file.read(_PIECE_BYTES)
+            content += frame.decompress(data)
+            if not data or len(content) > MAX_FRAME_BYTES:
+                raise ContentError("the archive ends too early, or a frame is too large")
+            data = frame.unused_data
+        yield content

@@ -6,27 +6,20 @@ import os
 import sys
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from scannet_prep.base.files import open_file
 from scannet_prep.errors import ArchiveError
 
+if TYPE_CHECKING:
+    from scannet_prep.remote.archive import RemoteArchive
+
 SUFFIX = ".tar.zst"
 
 
-class ByteSource(Protocol):
-    """Reads any range of an archive. Picklable, and safe under fork and in threads.
-
-    Attributes:
-        name: The path or the address, for messages.
-        size_bytes: The size of the archive.
-    """
-
-    name: str
-    size_bytes: int
-
-    def read(self, offset: int, size: int, /) -> bytes:
-        """Read a range; the result is shorter only if the archive ends within the range."""
+ByteSource: TypeAlias = "FileSource | RemoteArchive"
+"""The bytes of an archive, any range of which can be read: picklable, safe under fork, in threads.
+"""
 
 
 def open_source(place: str | Path) -> ByteSource:

@@ -1,4 +1,4 @@
-"""An archive as a stream of bytes: made in order, and read in order, for example by pipes.
+"""The bytes of an archive, made in order.
 
 FileGroup -- PackedScene -----------------------> the index, the first frame
           -- in threads --> frame -- in order --> the archive
@@ -14,9 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
-
-import zstandard
+from typing import Any, TypeVar
 
 from scannet_prep.archive.format import INDEX_NAME, Index, PackedScene, TreeKind
 from scannet_prep.archive.seekable import (
@@ -26,18 +24,15 @@ from scannet_prep.archive.seekable import (
     encode_members,
     encode_seek_table,
     find_row,
-    make_decompressor,
     member_bytes,
 )
 from scannet_prep.base.files import Fingerprint, open_file, read_file
 from scannet_prep.base.json import encode_json
-from scannet_prep.errors import ContentError, FileError
+from scannet_prep.errors import FileError
 
 Result = TypeVar("Result")
 
 _MAX_HELD_BYTES = 160 << 20
-# A piece of a frame this long has at most 256 MiB of content.
-_PIECE_BYTES = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -149,48 +144,3 @@ def map_in_order(
                 held_bytes -= done.size_bytes
         for done, future in pending:
             yield done, future.result()
-
-
-class PipedFrames:
-    """The frames of an archive that is read once and in order, as from a pipe.
-
-    Args:
-        file: The archive.
-        name: Its name, for messages.
-
-    Attributes:
-        name: As given.
-    """
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self.name = name
-        self._frames = enumerate(_iter_frames(file))
-
-    def read(self, number: int) -> memoryview:
-        """Read the content of a frame; those before it cannot be read any more.
-
-        Raises:
-            ContentError: It is damaged, or comes after damage, or the archive ends too early.
-        """
-        try:
-            for position, content in self._frames:
-                if position == number:
-                    return memoryview(content)
-        except zstandard.ZstdError as error:
-            raise ContentError(f"its frame cannot be decompressed: {error}") from None
-        raise ContentError("it comes after other damage")
-
-
-def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:
-    """Iterate over the contents of frames, whose checksums are verified."""
-    data = b""
-    while True:
-        frame = make_decompressor().decompressobj()
-        content = bytearray()
-        while not frame.eof:
-            data = data or file.read(_PIECE_BYTES)
-            content += frame.decompress(data)
-            if not data or len(content) > MAX_FRAME_BYTES:
-                raise ContentError("the archive ends too early, or a frame is too large")
-            data = frame.unused_data
-        yield content

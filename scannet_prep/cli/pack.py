@@ -15,7 +15,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,8 +93,4 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     lines = [f"{report.archive}: {scenes}, {sizes}, in {duration}"]
     if is_pipe:
         console.say(lines.pop())
-    elif report.kind == "processed":
-        path = json.dumps(report.archive, ensure_ascii=False)
-        split = next(iter(report.splits))
-        lines.append(f'in Python: ScanNet({path}, split="{split}")')
     return Outcome(report, lines, report.failures, {"source": source, "seconds": console.seconds})

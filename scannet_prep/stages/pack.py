@@ -1,7 +1,7 @@
 """Packs a processed folder or a raw tree into one archive.
 
-    find_scenes, find_others    the files of each scene and of none, by their names
-    run                         files --> frames, in threads --> the archive
+    find_groups      the files of each scene, by their names
+    run              files --> frames, in threads --> the archive
 
 The archive gets its name when it is complete and on the disk.
 """
@@ -28,20 +28,20 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, UsageError
-from scannet_prep.raw.tree import list_raw
-from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TASKS_DIR
-from scannet_prep.release.scene import Split
+from scannet_prep.release.files import ACCEPTANCE_NAME
 from scannet_prep.source.place import open_place
 from scannet_prep.source.scenes import Place, ProcessedFolder
 
 # Not packed: other archives, and the record that one person has accepted the terms.
 _OMITTED_ENDINGS = (SUFFIX, ACCEPTANCE_NAME)
+# Number of folders above the files of a raw scene.
+_SCENE_DEPTH = 2
 _HINT_SOURCE = "name a processed folder or a raw tree"
+_HINT_PLACE = "move them to scans/SCENE/ and scans_test/SCENE/, then pack again"
 _HINT_NAME = f"choose another name with -o, such as scannet{SUFFIX}"
 _HINT_FORCE = "name another file with -o, or replace this one with --force"
-_HINT_PLACE = "move the scenes to scans/SCENE/ and scans_test/SCENE/, then pack again"
-_HINT_AGAIN = "fix or remove it, then pack again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,57 +67,47 @@ class PackReport:
     left_out: list[str] = field(hash=False)
 
 
-def _find_scenes(source: Path, place: Place) -> list[FileGroup]:
-    """Find the files of each scene, without opening them; sorted by id.
+def _find_groups(source: Path, place: Place, kind: TreeKind) -> tuple[list[FileGroup], list[str]]:
+    """Find the files to pack, without opening them.
+
+    Returns:
+        The files of no scene, then those of each scene, sorted by id; and the names of files and
+        folders that are not packed, sorted.
 
     Raises:
-        FileError: A scene cannot be used.
+        FileError: A scene has all its files in another place.
     """
-    groups = []
+    files: dict[str, dict[str, Path]] = {"": {}}
+    fingerprints = {}
+    packed = set()
     if isinstance(place, ProcessedFolder):
         for scene_id, entry in place.entries.items():
             path = place.file_path(scene_id)
-            files = {path.relative_to(source).as_posix(): path}
-            groups.append(FileGroup(scene_id, entry.split, files, entry.fingerprint))
-        return groups
-    for scene_id, scene in list_raw(source).scenes.items():
-        if scene.problem:
-            raise FileError(scene.directory, scene.problem, _HINT_AGAIN)
-        files = {}
-        for path in sorted(scene.directory.iterdir()):
-            name = path.relative_to(source).as_posix()
-            if find_owner("raw", name) == scene_id and not path.is_dir():
-                files[name] = path
-        if len(files) < len(scene.files):
-            raise FileError(
-                scene.directory, "is no place from which scenes are packed", _HINT_PLACE
-            )
-        groups.append(FileGroup(scene_id, scene.split or "", files))
-    return groups
-
-
-def _find_others(
-    source: Path, kind: TreeKind, scenes: Iterable[FileGroup]
-) -> tuple[FileGroup, list[str]]:
-    """Find the files of no scene.
-
-    Returns:
-        The files; and the names of files and folders that are not packed, sorted.
-    """
-    packed = {path for group in scenes for path in group.paths.values()}
-    folders = {source / name for name in ("", TASKS_DIR, *SPLIT_DIRS.values(), *Split)}
-    folders |= {path.parent for path in packed}
-    found = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
-    files = {}
+            files[scene_id] = {path.relative_to(source).as_posix(): path}
+            fingerprints[scene_id] = entry.fingerprint
+            packed.add(path)
+    found = {path for pattern in ("*", "*/*", "*/*/*") for path in source.glob(pattern)}
     left_out = []
-    for path in sorted(found - packed - folders):
+    for path in sorted(found - packed):
         name = path.relative_to(source).as_posix()
-        is_other = find_owner(kind, name) == "" and not path.is_dir()
-        if is_other and not name.endswith(_OMITTED_ENDINGS):
-            files[name] = path
-        else:
+        owner = find_owner(kind, name)
+        is_wanted = owner == "" or (kind == "raw" and owner in place.scenes)
+        if path.is_dir() and name.count("/") < _SCENE_DEPTH:
+            continue  # what is in it has been found, too
+        if owner is None or not is_wanted or path.is_dir() or name.endswith(_OMITTED_ENDINGS):
             left_out.append(name)
-    return FileGroup("", "", files), left_out
+        else:
+            files.setdefault(owner, {})[name] = path
+    lost = [name for name, scene in place.scenes.items() if scene.size_bytes and name not in files]
+    if lost:
+        problem = f"holds scenes in places from which none is packed: {list_some(lost)}"
+        raise FileError(source, problem, _HINT_PLACE)
+    splits = place.splits | {"": ""}
+    groups = [
+        FileGroup(scene_id, splits[scene_id], files[scene_id], fingerprints.get(scene_id))
+        for scene_id in sorted(files)
+    ]
+    return groups, left_out
 
 
 def run(
@@ -158,9 +148,7 @@ def run(
     kind = place.kind
     if kind == "archive" or kind == "frames":
         raise UsageError(f"{source}: cannot be packed", _HINT_SOURCE)
-    scenes = _find_scenes(source, place)
-    others, left_out = _find_others(source, kind, scenes)
-    groups = [others, *scenes]
+    groups, left_out = _find_groups(source, place, kind)
     size_bytes = sum(group.size_bytes for group in groups)
     with progress.work("pack", size_bytes, "B"), writing(Path(name)):
         pieces = encode_archive(kind, groups, level=level, jobs=jobs, advance=progress.advance)
@@ -175,7 +163,7 @@ def run(
     return PackReport(
         archive=name,
         kind=kind,
-        splits=Counter(group.split for group in scenes),
+        splits=Counter(group.split for group in groups[1:]),
         size_bytes=size_bytes,
         stored_bytes=stored_bytes,
         failures=list(place.failures.values()),

@@ -19,7 +19,8 @@ from pathlib import Path
 import msgspec
 
 from scannet_prep.archive.format import Archive, PackedScene, open_archive
-from scannet_prep.archive.streaming import PipedFrames, map_in_order
+from scannet_prep.archive.seekable import PipedFrames
+from scannet_prep.archive.streaming import map_in_order
 from scannet_prep.base.files import (
     Buffer,
     check_space,
