@@ -117,7 +117,13 @@ def write_large(raw_dir):
         file.truncate((1 << 30) + 1)
 
 
+def flatten(raw_dir):
+    for path in (raw_dir / "scans" / VAL).iterdir():
+        path.rename(raw_dir / "scans" / path.name)
+
+
 REFUSALS = {
+    "other place": ("raw", flatten, f"places from which none is packed: {VAL}"),
     "unfinished": ("processed", add_unfinished, "manifest.json"),
     "no manifest": ("processed", lambda path: (path / "manifest.json").unlink(), "holds neither"),
     "changed": (
