@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import plyfile
@@ -41,13 +41,12 @@ TRAIN_SCENES = tuple(sorted(map(str, official_scenes(Split.TRAIN)[:5])))
 # In the middle, so that other scenes follow it.
 SCENE = TRAIN_SCENES[2]
 TEST_SCENE = str(official_scenes(Split.TEST)[0])
-KINDS = ("right", "reported", "stopped", "silent")
 
 # Coordinates, in metres, and normals that differ less are equal.
 _TOLERANCE = 1e-3
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, plyfile.PlyParseError)
-# Runs that use less CPU time are repeated.
-_LEAST_CPU_S = 5.0
+# The fastest of so many runs counts.
+_REPEATS = 3
 _MESSAGE = re.compile(r"error|warning|note:|fail|unknown|exception|stopiteration", re.IGNORECASE)
 _NUMBERS = re.compile(r"[\d.,]+")
 
@@ -84,8 +83,7 @@ class Job:
         return "".join(f"{path.name}\n" for path in paths)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A preprocessing program.
 
     Attributes:
@@ -107,18 +105,15 @@ def find_obstacle(program: Program, clones_dir: Path) -> str:
     """Find out why a clone cannot be used, and what to type; empty if it can be used."""
     if not program.repository:
         return ""
-    clone_dir = clones_dir / program.repository.rpartition("/")[2]
-    git = ["git", "-C", str(clone_dir)]
-    checkout = f"{' '.join(git)} checkout {program.commit}"
-    if not (clone_dir / ".git").exists():
-        clone = f"git clone https://github.com/{program.repository} {clone_dir}"
-        return f"{clone_dir} is not a clone; type: {clone} && {checkout}"
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    if commit.stdout.strip() != program.commit:
-        return f"{clone_dir} is at another commit; type: {checkout}"
-    if subprocess.run([*git, "diff", "--quiet", "HEAD"], check=False).returncode:
-        return f"{clone_dir} has changes; type: {' '.join(git)} stash"
-    return ""
+    git = f"git -C {clones_dir / program.repository.rpartition('/')[2]}"
+    describe = f"{git} describe --always --abbrev=40 --exclude=* --dirty"
+    done = subprocess.run(describe.split(), capture_output=True, text=True, check=False)
+    state = done.stdout.strip()
+    if state == program.commit:
+        return ""
+    clone = f"git -C {clones_dir} clone https://github.com/{program.repository}"
+    problem = f"found {state or 'no clone'}, expected {program.commit}"
+    return f"{problem}; type: {clone}; {git} checkout {program.commit}"
 
 
 def prepare_ours(job: Job) -> Command:
@@ -282,8 +277,8 @@ PROGRAMS = (
 
 
 def run_program(program: Program, job: Job) -> Usage:
-    """Run a program in a new working folder."""
-    shutil.rmtree(job.work_dir, ignore_errors=True)
+    """Run a program in a new working folder, with nothing made yet."""
+    shutil.rmtree(job.folder, ignore_errors=True)
     job.work_dir.mkdir(parents=True)
     return run(*program.prepare(job), cwd=job.work_dir)
 
@@ -383,17 +378,16 @@ def _edit(scene_dir: Path, suffix: str, change: Callable[[bytes], bytes]) -> Non
     path.write_bytes(change(path.read_bytes()))
 
 
-def _edit_json(scene_dir: Path, suffix: str, change: Callable[[Any], object]) -> None:
-    def edit(data: bytes) -> bytes:
-        content = json.loads(data)
-        change(content)
-        return json.dumps(content).encode()
+def _edit_json(scene_dir: Path, suffix: str, key: str, change: Callable[[Any], object]) -> None:
+    """Change a list in a JSON file of a scene."""
+    path = scene_dir / f"{scene_dir.name}{suffix}"
+    content = json.loads(path.read_bytes())
+    change(content[key])
+    path.write_text(json.dumps(content))
 
-    _edit(scene_dir, suffix, edit)
 
-
-def _edit_group(scene_dir: Path, change: Callable[[Any], object]) -> None:
-    _edit_json(scene_dir, ".aggregation.json", lambda content: change(content["segGroups"][0]))
+def _edit_groups(scene_dir: Path, change: Callable[[Any], object]) -> None:
+    _edit_json(scene_dir, ".aggregation.json", "segGroups", change)
 
 
 def _write_nan(scene_dir: Path) -> None:
@@ -409,49 +403,44 @@ def _shorten_labels_mesh(scene_dir: Path) -> None:
     vertices = mesh["vertex"].data[:-10]
     faces = mesh["face"].data
     is_kept = np.vstack(faces["vertex_indices"]).max(axis=1) < len(vertices)
-    elements = [
-        plyfile.PlyElement.describe(vertices, "vertex"),
-        plyfile.PlyElement.describe(faces[is_kept], "face"),
-    ]
-    plyfile.PlyData(elements).write(path)
+    mesh["vertex"].data = vertices
+    mesh["face"].data = faces[is_kept]
+    mesh.write(path)
 
 
-def _repeat_groups(content: dict[str, Any]) -> None:
-    groups = content["segGroups"]
+def _repeat_groups(groups: list[dict[str, Any]]) -> None:
     count = len(groups)
     for number in range(count):
         groups.append(groups[number] | {"id": 1000 + number, "objectId": count + number})
 
 
-def _write(scene_dir: Path, scene_id: str) -> None:
-    write_release(scene_dir.parent.parent, [scene_id], vertices=VERTEX_COUNT)
+def _add_test_scene(scene_dir: Path) -> None:
+    write_release(scene_dir.parent.parent, [TEST_SCENE], vertices=VERTEX_COUNT)
 
 
 _SEGMENTS = "_vh_clean_2.0.010000.segs.json"
 # What makes an input irregular, given the folder of `SCENE`.
 IRREGULARITIES: dict[str, Callable[[Path], object]] = {
-    "a raw category that is not in the label map": lambda scene: _edit_group(
-        scene, lambda group: group.update(label="no such category")
+    "a raw category that is not in the label map": lambda scene: _edit_groups(
+        scene, lambda groups: groups[0].update(label="no such category")
     ),
     "a mesh that is truncated": lambda scene: _edit(
         scene, "_vh_clean_2.ply", lambda data: data[: len(data) * 9 // 10]
     ),
     "a mesh with a coordinate that is not a number": _write_nan,
-    "every group twice, with new ids, as in scene0217_00": lambda scene: _edit_json(
-        scene, ".aggregation.json", _repeat_groups
+    "every group twice, with new ids, as in scene0217_00": lambda scene: _edit_groups(
+        scene, _repeat_groups
     ),
-    "a test scene, which has no annotation": lambda scene: _write(scene, TEST_SCENE),
+    "a test scene, which has no annotation": _add_test_scene,
     "a missing `.segs.json`": lambda scene: (scene / f"{SCENE}{_SEGMENTS}").unlink(),
     "a `.segs.json` with 100 vertices fewer than the mesh": lambda scene: _edit_json(
-        scene, _SEGMENTS, lambda content: content["segIndices"].__delitem__(slice(-100, None))
+        scene, _SEGMENTS, "segIndices", lambda segments: segments.__delitem__(slice(-100, None))
     ),
     "a `labels.ply` with 10 vertices fewer than the mesh": _shorten_labels_mesh,
-    "a group with a segment that no vertex has": lambda scene: _edit_group(
-        scene, lambda group: group["segments"].append(10 * VERTEX_COUNT)
+    "a group with a segment that no vertex has": lambda scene: _edit_groups(
+        scene, lambda groups: groups[0]["segments"].append(10 * VERTEX_COUNT)
     ),
-    "an aggregation without groups": lambda scene: _edit_json(
-        scene, ".aggregation.json", lambda content: content["segGroups"].clear()
-    ),
+    "an aggregation without groups": lambda scene: _edit_groups(scene, list.clear),
     "a `.txt` without `axisAlignment`": lambda scene: _edit(
         scene, ".txt", lambda data: re.sub(rb"axisAlignment.*\n", b"", data)
     ),
@@ -465,7 +454,7 @@ def try_inputs(program: Program, job: Job) -> dict[str, str]:
     """Run a program on each irregular input, and compare its output with that of regular scenes.
 
     Returns:
-        By the title of the input, one of `KINDS`:
+        By the title of the input, one of these:
 
         - right: the output of every scene is as for regular scenes, or, for a test scene, complete;
         - reported: the irregular scene differs or is missing, a message says so, and all other
@@ -509,74 +498,53 @@ def try_inputs(program: Program, job: Job) -> dict[str, str]:
 def _run_small(program: Program, job: Job, change: Callable[[Path], object]) -> Usage:
     """Run a program on a few small scenes, one of them changed."""
     shutil.rmtree(job.raw_dir, ignore_errors=True)
-    shutil.rmtree(job.folder, ignore_errors=True)
     write_release(job.raw_dir, TRAIN_SCENES, vertices=VERTEX_COUNT)
     change(job.raw_dir / "scans" / SCENE)
     return run_program(program, job)
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Figures of one program.
+def measure(program: Program, job: Job, scene_count: int, vertex_count: int) -> dict[str, str]:
+    """Run a program on one scene and on several; the difference is without its start.
 
-    Attributes:
-        cpu_s: Seconds of CPU time per scene, without the start of the program.
-        peak_mb: Largest resident set of one of its processes.
-        bytes_per_vertex: Size of the files of a scene.
-        fields: What the files contain.
+    Returns:
+        The CPU time per scene, the largest resident set of one of its processes, the size of the
+        files of a scene, and what they contain.
     """
-
-    cpu_s: float
-    peak_mb: float
-    bytes_per_vertex: float
-    fields: str
-
-
-def measure(program: Program, job: Job, scene_count: int, vertex_count: int) -> Measurement:
-    """Run a program on one scene and on several; the difference is without its start."""
     runs = []
     for count in (1, scene_count):
         part = replace(job, raw_dir=job.raw_dir / f"{count}", folder=job.folder / f"{count}")
         scene_ids = make_scenes(part.raw_dir, count, vertex_count)
-        attempts: list[Usage] = []
-        while sum(usage.cpu_s for usage in attempts) < _LEAST_CPU_S:
-            shutil.rmtree(part.out_dir, ignore_errors=True)
-            attempts.append(run_program(program, part))
+        attempts = [run_program(program, part) for _ in range(_REPEATS)]
         runs.append(min(attempts, key=lambda usage: usage.cpu_s))
+    start, whole = runs
+    seconds = (whole.cpu_s - start.cpu_s) / (scene_count - 1)
     paths = [path for scene_id in scene_ids for path in find_files(part.out_dir, scene_id)]
     size_bytes = sum(path.stat().st_size for path in paths)
     contents = find_contents(program, read_arrays(part.out_dir, scene_ids[0]))
-    return Measurement(
-        cpu_s=(runs[1].cpu_s - runs[0].cpu_s) / (scene_count - 1),
-        peak_mb=runs[1].peak_mb,
-        bytes_per_vertex=size_bytes / (scene_count * vertex_count),
-        fields=", ".join(contents),
-    )
+    return {
+        "CPU time per scene": f"{seconds * 1e3:,.0f} ms",
+        "memory": f"{whole.peak_mb:.0f} MB",
+        "bytes per vertex": f"{size_bytes / (scene_count * vertex_count):.1f}",
+        "fields": ", ".join(contents),
+    }
 
 
-def format_table(
-    measurements: Mapping[str, Measurement], verdicts: Mapping[str, Mapping[str, str]]
-) -> str:
-    """Format the results as two tables of Markdown, with a column for each program."""
-    rows = [["", *measurements], ["---"] * (len(measurements) + 1)]
-    rows.append(["CPU time per scene"])
-    rows[-1] += [f"{each.cpu_s * 1e3:,.0f} ms" for each in measurements.values()]
-    rows.append(["memory", *(f"{each.peak_mb:.0f} MB" for each in measurements.values())])
-    rows.append(["bytes per vertex"])
-    rows[-1] += [f"{each.bytes_per_vertex:.1f}" for each in measurements.values()]
-    rows.append(["fields", *(each.fields for each in measurements.values())])
-    counts = [list(verdicts[name].values()) for name in measurements]
-    for title, kinds in (
-        ("irregular inputs: right or reported", KINDS[:2]),
-        ("the run stopped", KINDS[2:3]),
-        ("silently wrong", KINDS[3:]),
-    ):
-        rows.append([title])
-        rows[-1] += [str(sum(each in kinds for each in column)) for column in counts]
-    rows += [[], *rows[:2]]
-    for title in IRREGULARITIES:
-        rows.append([title, *(verdicts[name][title] for name in measurements)])
-    return "\n".join(f"| {' | '.join(row)} |" if row else "" for row in rows)
+def count_verdicts(verdicts: Mapping[str, str]) -> dict[str, str]:
+    """Count the verdicts on irregular inputs."""
+    found = list(verdicts.values())
+    return {
+        "irregular inputs: right or reported": str(found.count("right") + found.count("reported")),
+        "the run stopped": str(found.count("stopped")),
+        "silently wrong": str(found.count("silent")),
+    }
+
+
+def format_table(columns: Mapping[str, Mapping[str, str]]) -> str:
+    """Format a table of Markdown from texts by program and row."""
+    rows = [["", *columns], ["---"] * (len(columns) + 1)]
+    first = next(iter(columns.values()), {})
+    rows += [[title, *(column[title] for column in columns.values())] for title in first]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:
@@ -594,14 +562,8 @@ def main() -> None:
         default=sys.executable,
         help="interpreter of a Python 3.10 with the packages in tools/comparison.txt",
     )
-    parser.add_argument(
-        "--scenes", type=int, default=6, help="number of scenes to measure (default: 6)"
-    )
-    parser.add_argument(
-        "--vertices", type=int, default=124_000, help="vertices of each (default: 124,000)"
-    )
     arguments = parser.parse_args()
-    measurements = {}
+    figures = {}
     verdicts = {}
     with tempfile.TemporaryDirectory(prefix="scannet-prep-compare-") as name:
         for program in PROGRAMS:
@@ -615,8 +577,9 @@ def main() -> None:
             verdicts[program.name] = try_inputs(program, job)
             # All programs read the same scenes.
             job = replace(job, raw_dir=Path(name, "raw"))
-            measurements[program.name] = measure(program, job, arguments.scenes, arguments.vertices)
-    print(format_table(measurements, verdicts))
+            measured = measure(program, job, scene_count=6, vertex_count=124_000)
+            figures[program.name] = measured | count_verdicts(verdicts[program.name])
+    print(format_table(figures), format_table(verdicts), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scannet_prep.cli.main import main as run_command
-from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.predictions.reader import load_arrays
+from scannet_prep.release.label_sets import parse_label_set
 
 
 def main(words: list[str]) -> int:
@@ -44,57 +46,56 @@ def main(words: list[str]) -> int:
     parser.add_argument("--scannet200", action="store_true")
     parser.add_argument("--align_axis", action="store_true")
     arguments, others = parser.parse_known_args(words)
-    label_set = SCANNET200 if arguments.scannet200 else SCANNET20
-    label_options = ["--label-set", label_set.name.lower()]
-    if arguments.run == "calc_iou":
-        truth = str(arguments.path_in.parent / "processed")
-        return run("evaluate", str(arguments.path_pred), "--gt", truth, *label_options, *others)
+    label_set = "scannet200" if arguments.scannet200 else "scannet20"
     if arguments.run == "process_scannet":
-        if any(word.startswith(("-o", "--output")) for word in others):
-            parser.error("the folder for the output is --path_out here")
-        return process(arguments, others, label_options)
+        return process(arguments, others, label_set)
+    if arguments.run == "calc_iou":
+        truth = arguments.path_in.parent / "processed"
+        return run(
+            "evaluate", arguments.path_pred, "--gt", truth, "--label-set", label_set, *others
+        )
     if others or arguments.filelist is None:
-        parser.error(f"unknown: {others}" if others else "generate_output_seg needs --filelist")
+        parser.error(f"generate_output_seg needs --filelist, and does not know {others}")
     try:
         generate_output_seg(arguments, label_set)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ScanNetPrepError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def process(arguments: argparse.Namespace, others: list[str], label_options: list[str]) -> int:
+def process(arguments: argparse.Namespace, others: list[str], label_set: str) -> int:
     """Process the raw scenes, then export them for OctFormer."""
-    processed = str(arguments.path_out / "processed")
+    processed = arguments.path_out / "processed"
     labels = ["--scannet200"] if arguments.scannet200 else ["--labels-from", "ply"]
     frame = ["--align-axis"] if arguments.align_axis else []
-    status = run("process", str(arguments.path_in), "-o", processed, *labels, *frame, *others)
+    status = run("process", arguments.path_in, *labels, *frame, *others, "-o", processed)
     # After status 3, some scenes have failed, and the others can be exported.
     if status not in (0, 3) or "--dry-run" in others:
         return status
-    frame = ["--aligned" if arguments.align_axis else "--unaligned"]
-    target = ["-o", str(arguments.path_out)]
-    exported = run("export", processed, "--format", "octformer", *target, *label_options, *frame)
+    options = ["--label-set", label_set, "--aligned" if arguments.align_axis else "--unaligned"]
+    target = ["-o", arguments.path_out]
+    exported = run("export", processed, "--format", "octformer", *target, *options)
     return exported or status
 
 
-def run(*words: str) -> int:
+def run(*words: object) -> int:
     """Print and run a command of scannet-prep, and return its exit status."""
-    print(f"this is: scannet-prep {shlex.join(words)}", file=sys.stderr)
-    return run_command(words)
+    command = [str(word) for word in words]
+    print(f"this is: scannet-prep {shlex.join(command)}", file=sys.stderr)
+    return run_command(command)
 
 
-def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> None:
+def generate_output_seg(arguments: argparse.Namespace, label_set: str) -> None:
     """Turn the scores of each scene in the list into a file with a raw id per vertex."""
-    raw_ids = np.array([0, *label_set.ids])
+    raw_ids = np.array([0, *parse_label_set(label_set).ids])
     arguments.path_out.mkdir(parents=True, exist_ok=True)
     for line in arguments.filelist.read_text(encoding="utf-8").split():
         name = Path(line).stem
         path = arguments.path_pred / f"{name}.eval.npz"
-        with np.load(path) as content:
-            scores = content["prob"]
-        if scores.ndim != 2 or scores.shape[1] != len(raw_ids):
-            raise ValueError(f"{path}: prob is {scores.shape}, expected (V, {len(raw_ids)})")
+        [scores] = load_arrays(path, "prob")
+        if scores.shape[1:] != raw_ids.shape:
+            raise OSError(f"{path}: prob is {scores.shape}, expected (V, {len(raw_ids)})")
         np.savetxt(arguments.path_out / f"{name}.txt", raw_ids[scores.argmax(axis=1)], "%d")
 
 

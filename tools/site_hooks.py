@@ -8,31 +8,28 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import scannet_prep
-from scannet_prep import evaluation, frames, synthetic, transforms
+from scannet_prep import convert, evaluation, frames, superpoints, synthetic, tables, transforms
 from scannet_prep.cli.main import make_parser
 
 REPOSITORY_DIR = Path(__file__).resolve().parent.parent
-
-# Title and names of each page of the API, by its file.
-API_PAGES: dict[str, tuple[str, list[str]]] = {
-    "api/scannet_prep.md": ("scannet_prep", list(scannet_prep.__all__)),
-    "api/transforms.md": ("scannet_prep.transforms", list(transforms.__all__)),
-    "api/evaluation.md": ("scannet_prep.evaluation", list(evaluation.__all__)),
-    "api/tables.md": ("scannet_prep.tables", []),
-    "api/superpoints.md": ("scannet_prep.superpoints", []),
-    "api/frames.md": ("scannet_prep.frames", list(frames.__all__)),
-    "api/convert.md": ("scannet_prep.convert", []),
-    "api/synthetic.md": ("scannet_prep.synthetic", list(synthetic.__all__)),
-}
+API = (
+    scannet_prep,
+    transforms,
+    evaluation,
+    tables,
+    superpoints,
+    frames,
+    convert,
+    synthetic,
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -47,8 +44,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     pages = {"index.md": make_first_page(), "commands.md": make_commands_page()}
-    for path, (module, names) in API_PAGES.items():
-        pages[path] = make_api_page(module, names)
+    for module in API:
+        name = module.__name__.rpartition(".")[2]
+        pages[f"api/{name}.md"] = make_api_page(module)
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -62,42 +60,25 @@ def make_first_page() -> str:
 
 def make_commands_page() -> str:
     """Return a page with the help text of every command."""
-    actions = make_parser()._actions  # noqa: SLF001 - argparse has no public list of commands
-    commands = next(action.choices for action in actions if action.dest == "command")
+    os.environ["COLUMNS"] = "80"
+    parser = make_parser()
+    # argparse has no public list of commands.
+    commands = next(action for action in parser._actions if action.dest == "command")  # noqa: SLF001
     lines = ["# Commands", ""]
-    for words in ([], *([name] for name in commands or ())):
-        title = " ".join(["scannet-prep", *words])
-        lines += [f"## {title}", "", "```text", read_help(*words), "```", ""]
+    for each in (parser, *dict(commands.choices or {}).values()):
+        lines += [f"## {each.prog}", "", "```text", each.format_help().rstrip(), "```", ""]
     return "\n".join(lines)
 
 
-def read_help(*words: str) -> str:
-    """Return the help text of the program, or of one command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "scannet_prep", *words, "--help"],
-        env=os.environ | {"COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.rstrip()
-
-
-def make_api_page(module: str, names: list[str]) -> str:
-    """Return a page that mkdocstrings fills with the docstrings of a module.
-
-    Args:
-        module: The module.
-        names: Its public names; if empty, those that do not begin with an underscore.
-    """
-    lines = [f"# {module}", ""]
-    if not names:
-        lines.append(f"::: {module}")
-    else:
-        lines += [f"::: {module}", "    options:", "      members: false", ""]
+def make_api_page(module: ModuleType) -> str:
+    """Return a page that mkdocstrings fills with the docstrings of a module."""
+    lines = [f"# {module.__name__}", "", f"::: {module.__name__}"]
+    names = getattr(module, "__all__", [])
+    if names:
+        lines += ["    options:", "      members: false", ""]
     for name in sorted(names, key=str.lower):
         if not name.startswith("_"):
-            lines += [f"::: {module}.{name}", ""]
+            lines += [f"::: {module.__name__}.{name}", ""]
     if "__version__" in names:
         lines += ["## `__version__`", "", "Version of the package, for example `0.1.0`."]
     return "\n".join(lines) + "\n"

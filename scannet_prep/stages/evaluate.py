@@ -37,7 +37,7 @@ _HINT_MISSING = "predict these scenes, or add --allow-missing to skip them"
 _HINT_UNSCORED = (
     "instances and masks need 100 vertices and a class that is neither wall nor floor; scenes "
     "without aggregation have no instances and no ScanNet ids; labels are train ids from 0 in "
-    "arrays, and raw ids in .txt"
+    "arrays, and raw ids in .txt; --class-agnostic scores masks alone"
 )
 
 

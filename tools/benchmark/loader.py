@@ -62,8 +62,8 @@ def measure(
 
     for ranks in (4, 8):
         lengths = _draw_lengths()
-        ours = [_find_loads(_plan(lengths, rank, ranks)) for rank in range(ranks)]
-        fixed = [_find_loads(_plan_fixed(lengths, rank, ranks)) for rank in range(ranks)]
+        ours = [list(_plan(lengths, rank, ranks)) for rank in range(ranks)]
+        fixed = [list(_plan_fixed(lengths, rank, ranks)) for rank in range(ranks)]
         yield f"imbalance, {ranks} ranks", f"{_find_imbalance(ours):.4f}"
         yield f"imbalance of DistributedSampler, {ranks} ranks", f"{_find_imbalance(fixed):.2f}"
 
@@ -98,28 +98,24 @@ def _draw_lengths() -> NDArray[np.int64]:
     return sizes.astype(np.int64)
 
 
-def _plan(lengths: NDArray[np.int64], rank: int, ranks: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the vertex counts of each batch of a rank."""
+def _plan(lengths: NDArray[np.int64], rank: int, ranks: int) -> Iterator[int]:
+    """Yield the number of vertices in each batch of a rank."""
     dataset: Any = SimpleNamespace(lengths=lengths)
     sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=rank, world_size=ranks)
     for epoch in range(_EPOCHS):
         sampler.set_epoch(epoch)
         for batch in sampler:
-            yield lengths[[index for index, _ in batch]]
+            yield int(lengths[[index for index, _ in batch]].sum())
 
 
-def _plan_fixed(lengths: NDArray[np.int64], rank: int, ranks: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the vertex counts of each batch of a rank, with as many scenes in each."""
+def _plan_fixed(lengths: NDArray[np.int64], rank: int, ranks: int) -> Iterator[int]:
+    """Yield the number of vertices in each batch of a rank, with as many scenes in each."""
     sampler: Any = DistributedSampler(lengths, num_replicas=ranks, rank=rank)
     for epoch in range(_EPOCHS):
         sampler.set_epoch(epoch)
         scenes = list(sampler)
         for start in range(0, len(scenes), _FIXED_BATCH):
-            yield lengths[scenes[start : start + _FIXED_BATCH]]
-
-
-def _find_loads(batches: Iterator[NDArray[np.int64]]) -> list[int]:
-    return [int(batch.sum()) for batch in batches]
+            yield int(lengths[scenes[start : start + _FIXED_BATCH]].sum())
 
 
 def _find_imbalance(loads_by_rank: list[list[int]]) -> float:

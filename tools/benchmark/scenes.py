@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace as replace_fields
 from usage import run_ours
 
 from scannet_prep.release.scene import Split
@@ -55,18 +54,12 @@ def order_like_release(scene: SyntheticScene) -> SyntheticScene:
     new_indices[order] = np.arange(len(order), dtype=np.int32)
 
     faces = new_indices[scene.faces]
-    # Segment ids are the indices of vertices.
-    groups = []
-    for group in scene.groups:
-        segment_ids = new_indices[np.array(group.segment_ids)].tolist()
-        groups.append(replace_fields(group, segment_ids=tuple(segment_ids)))
     return replace(
         scene,
         positions=scene.positions[order],
         colors=scene.colors[order],
         faces=faces[np.argsort(faces.min(axis=1), kind="stable")],
-        segment_ids=new_indices[scene.segment_ids[order]],
-        groups=tuple(groups),
+        segment_ids=scene.segment_ids[order],
     )
 
 
