@@ -113,11 +113,11 @@ def test_octformers_command_lines_process_20_classes(release_dir, tmp_path):
     assert (dry.status, first.status, again.status, other.status) == (0, 0, 0, 2), first.stderr
     assert not (tmp_path / "data/dry.npz").exists()
     assert "this is: scannet-prep process data/ScanNet" in first.stderr
-    export = "this is: scannet-prep export data/scannet.npz/processed --format octformer"
+    export = "this is: scannet-prep export data/scannet.processed --format octformer"
     assert export in first.stderr
     for split, scene_id in (("train", TRAIN), ("val", VAL)):
         assert (root / f"scannetv2_{split}_npz.txt").read_text() == f"{scene_id}.npz\n"
-    scene = read_processed(root / f"processed/train/{TRAIN}.npz")
+    scene = read_processed(tmp_path / f"data/scannet.processed/train/{TRAIN}.npz")
     with np.load(root / f"train/{TRAIN}.npz") as content:
         labels = content["labels"]
     assert np.array_equal(labels, SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
@@ -156,7 +156,7 @@ def test_octformers_command_lines_score_its_predictions(release_dir, tmp_path):
     assert generated.status == 0, generated.stderr
     assert np.array_equal(raw_ids, truth)
     assert perfect.status == 0, perfect.stderr
-    command = "evaluate seg --gt data/scannet200.npz/processed --label-set scannet200"
+    command = "evaluate seg --gt data/scannet200.processed --label-set scannet200"
     assert f"this is: scannet-prep {command}\n" in perfect.stderr
     assert "accuracy 1.0000" in perfect.stdout
     assert (narrow.status, missing.status) == (1, 1)

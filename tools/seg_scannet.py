@@ -10,9 +10,9 @@ r"""Run the command lines of OctFormer's tools/seg_scannet.py with scannet-prep.
     tools/seg_scannet.py --run calc_iou --path_in data/scannet.npz/train --path_pred logs/seg
 
 process_scannet makes a folder from which OctFormer's configurations seg_scannet.yaml and
-seg_scannet200.yaml train and test without changes; the processed scenes are in its subfolder
-`processed`. Other options are passed on to scannet-prep process. generate_output_seg turns scores
-(V, K + 1) into raw ids, and calc_iou is scannet-prep evaluate.
+seg_scannet200.yaml train and test without changes; the processed scenes are beside it, in
+data/scannet.processed. Other options are passed on to scannet-prep process. generate_output_seg
+turns scores (V, K + 1) into raw ids, and calc_iou is scannet-prep evaluate.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
     if arguments.run == "process_scannet":
         return process(arguments, others, label_set)
     if arguments.run == "calc_iou":
-        truth = arguments.path_in.parent / "processed"
+        truth = arguments.path_in.parent.with_suffix(".processed")
         return run(
             "evaluate", arguments.path_pred, "--gt", truth, "--label-set", label_set, *others
         )
@@ -66,7 +66,7 @@ def main(words: list[str]) -> int:
 
 def process(arguments: argparse.Namespace, others: list[str], label_set: str) -> int:
     """Process the raw scenes, then export them for OctFormer."""
-    processed = arguments.path_out / "processed"
+    processed = arguments.path_out.with_suffix(".processed")
     labels = ["--scannet200"] if arguments.scannet200 else ["--labels-from", "ply"]
     frame = ["--align-axis"] if arguments.align_axis else []
     status = run("process", arguments.path_in, *labels, *frame, *others, "-o", processed)
