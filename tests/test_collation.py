@@ -92,8 +92,8 @@ SAMPLE = make_sample(4, 7) | {"label_set": "ScanNet20"}
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (SAMPLE | {"more": 1}, "'more' cannot be joined: scene0007_00 has a value, .* has None"),
-        ({"points": SAMPLE["points"]}, "'colors' cannot be joined: a sample has None"),
+        (SAMPLE | {"more": 1}, "'more' cannot be joined: scene0007_00 has a value, .* has nothing"),
+        ({"points": SAMPLE["points"]}, "'colors' cannot be joined: a sample has nothing"),
         (SAMPLE | {"labels": SAMPLE["labels"].astype("i4")}, "rows of int32 .*rows of int64"),
         (SAMPLE | {"colors": np.zeros((4, 4), np.uint8)}, r"rows of uint8 \(4,\), scene0000_00"),
         (SAMPLE | {"labels": None}, "'labels' cannot be joined: scene0007_00 has a value"),

@@ -124,10 +124,10 @@ def test_scenes_are_found_by_index_and_id(stored):
         ({"ignore_index": 1.5}, "ignore_index is 1.5, expected a whole number"),
         ({"scenes": ["scene0011_00"]}, "has no train scene 'scene0011_00'"),
         ({"points": {TRAIN[0]: [1]}}, "points: found none for scene0000_01 .7 of 8 scenes"),
-        ({"points": [-1]}, r"found int64 from -1 to -1, expected .* vertices from 0 to 899"),
-        ({"points": [3, 900]}, r"found int64 from 3 to 900, expected"),
-        ({"points": [0.5]}, r"points: scene0000_00: found float64 "),
-        ({"points": np.ones(900, bool)}, r"found bool "),
+        ({"points": [-1]}, r"found -1 to -1, expected .* vertices from 0 to 899"),
+        ({"points": [3, 900]}, "found 3 to 900, expected"),
+        ({"points": [0.5]}, "points: scene0000_00: found 0.5 to"),
+        ({"points": np.ones(900, bool)}, "found True to True"),
     ],
 )
 def test_invalid_argument_of_a_dataset_is_refused(training_folder, options, message):

@@ -226,11 +226,11 @@ def test_each_pass_of_a_loader_is_the_next_epoch(options):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_points": 30}, "saved state has max_points=20, this sampler has max_points=30"),
-        ({"seed": 2}, "seed=1, this sampler has seed=2"),
-        ({"world_size": 2}, "world_size=1, this sampler has world_size=2"),
+        ({"max_points": 30}, "saved state has max_points=20, this sampler 30"),
+        ({"seed": 2}, "seed=1, this sampler 2"),
+        ({"world_size": 2}, "world_size=1, this sampler 2"),
         ({"lengths": [10] * 7 + [11]}, "lengths_crc32="),
-        ({"lengths": SimpleNamespace(lengths=[10] * 8, digest="b")}, "digest='', .* digest='b'"),
+        ({"lengths": SimpleNamespace(lengths=[10] * 8, digest="b")}, "digest='', this sampler 'b'"),
     ],
 )
 def test_state_of_another_sampler_is_refused_naming_the_difference(change, message):

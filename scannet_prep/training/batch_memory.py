@@ -126,7 +126,11 @@ def _share(values: dict[str, Any], block: _Block) -> tuple[Any, ...]:
     return content, spans, shared
 
 
-def receive(content: bytes, spans: Sequence[slice] = (), shared: Any = None) -> dict[str, Any]:  # noqa: ANN401 - of `hand_over`
+def receive(
+    content: bytes,
+    spans: Sequence[slice] = (),
+    shared: Any = None,  # noqa: ANN401 - a descriptor of multiprocessing
+) -> dict[str, Any]:
     """Return the values that a worker has handed over."""
     buffers = []
     if shared is not None:

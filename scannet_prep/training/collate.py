@@ -170,31 +170,36 @@ def _check_alike(sample: dict[str, Any], first: dict[str, Any]) -> None:
         UsageError: Keys, label sets, types or shapes differ, or a key is one that the batch adds.
     """
     name = sample.get("scene_id", "a sample")
-    found = {key: _describe_rows(key, value) for key, value in sample.items()}
-    expected = {key: _describe_rows(key, value) for key, value in first.items()}
-    for key in found | expected:
-        if found.get(key) != expected.get(key) or key in _ADDED_KEYS:
+    for key in sample | first:
+        found = _describe_rows(key, sample)
+        expected = _describe_rows(key, first)
+        if found != expected or key in _ADDED_KEYS:
             raise UsageError(
-                f"{key!r} cannot be joined: {name} has {found.get(key)}, "
-                f"{first.get('scene_id', 'the first sample')} has {expected.get(key)}",
+                f"{key!r} cannot be joined: {name} has {found}, "
+                f"{first.get('scene_id', 'the first sample')} has {expected}",
                 "read all scenes with the same keys and label set; a transform must return the "
                 "same keys and types for every scene, other ones than the batch adds",
             )
-        if key in VERTEX_KEYS and len(sample[key]) != len(sample["points"]):
+        point_count = len(sample["points"])
+        if key in VERTEX_KEYS and len(sample[key]) != point_count:
             raise UsageError(
-                f"{name}: {key!r} has {len(sample[key])} rows, "
-                f"but there are {len(sample['points'])} points"
+                f"{name}: {key!r} has {len(sample[key])} rows, but there are {point_count} points"
             )
 
 
-def _describe_rows(key: str, value: Any) -> str:  # noqa: ANN401 - any value of a sample
+def _describe_rows(key: str, sample: dict[str, Any]) -> str:
     """Describe what all samples of a batch must share: label set, or type and shape of a row."""
+    if key not in sample:
+        return "nothing"
+    value = sample[key]
     if key == "label_set":
         return str(value)
-    return f"rows of {value.dtype} {value.shape[1:]}" if _is_numeric(value) else "a value"
+    if _is_numeric(value):
+        return f"rows of {value.dtype} {value.shape[1:]}"
+    return "a value"
 
 
-def _is_numeric(value: object) -> bool:
+def _is_numeric(value: Any) -> bool:  # noqa: ANN401 - any value of a sample
     """Whether a value is an array of numbers, which can become a tensor."""
     return type(value) is np.ndarray and value.dtype.kind in "biufc"
 

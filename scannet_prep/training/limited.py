@@ -46,7 +46,9 @@ def read_points(path: Path) -> Any:  # noqa: ANN401 - a dict, unless the file ho
 
 
 def check_points(
-    points: Mapping[str, Any], scene_ids: Sequence[str], lengths: NDArray[np.int64]
+    points: Mapping[str, Any],
+    scene_ids: Sequence[str],
+    lengths: NDArray[np.int64],
 ) -> dict[str, NDArray[np.int64]]:
     """Check that the annotated vertices fit the scenes.
 
@@ -77,7 +79,7 @@ def check_points(
             indices.dtype.kind not in "iu" or indices[0] < 0 or indices[-1] >= vertex_count
         ):
             raise UsageError(
-                f"points: {scene_id}: found {indices.dtype} from {indices[0]} to {indices[-1]}, "
+                f"points: {scene_id}: found {indices[0]} to {indices[-1]}, "
                 f"expected a list of vertices from 0 to {vertex_count - 1}",
                 "use the list of this release; for a mask, pass np.flatnonzero(mask)",
             )

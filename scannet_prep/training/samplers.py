@@ -35,7 +35,12 @@ class _RankSampler(Sized):
     # Steps of the epoch that were already done when the loaded state was saved.
     steps_before = 0
 
-    def __init__(self, lengths: Any, rank: int | None, world_size: int | None) -> None:  # noqa: ANN401 - a dataset or numbers
+    def __init__(
+        self,
+        lengths: Any,  # noqa: ANN401 - a dataset or numbers
+        rank: int | None,
+        world_size: int | None,
+    ) -> None:
         counts = getattr(lengths, "lengths", lengths)
         # NumPy would read all scenes of a dataset to make an array of it.
         if not isinstance(counts, Sequence | np.ndarray):
@@ -266,7 +271,7 @@ class PointBudgetBatchSampler(_RankSampler):
         # Plain objects cannot be exchanged by a backend that only moves tensors on GPUs.
         group = distributed.new_group(backend="gloo")
         # Each entry is replaced by the facts of that rank.
-        facts_by_rank: list[dict[str, object]] = [{}] * self.world_size
+        facts_by_rank: list[Any] = [None] * self.world_size
         distributed.all_gather_object(facts_by_rank, facts, group)
         for rank, rank_facts in enumerate(facts_by_rank):
             _compare(f"rank {rank}", rank_facts, "rank 0", facts_by_rank[0])
@@ -303,7 +308,11 @@ class EvalSampler(_RankSampler):
     """
 
     def __init__(
-        self, lengths: object, *, rank: int | None = None, world_size: int | None = None
+        self,
+        lengths: object,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         super().__init__(lengths, rank, world_size)
         order = np.argsort(-self._lengths, kind="stable")
@@ -324,7 +333,10 @@ class EvalSampler(_RankSampler):
 
 
 def _compare(
-    name: str, facts: Mapping[str, object], expected_name: str, expected: Mapping[str, object]
+    name: str,
+    facts: Mapping[str, object],
+    expected_name: str,
+    expected: Mapping[str, object],
 ) -> None:
     """Check that facts are the expected ones.
 
@@ -334,14 +346,17 @@ def _compare(
     for key, value in expected.items():
         if facts.get(key) != value:
             raise UsageError(
-                f"{name} has {key}={facts.get(key)!r}, {expected_name} has {key}={value!r}: "
+                f"{name} has {key}={facts.get(key)!r}, {expected_name} {value!r}: "
                 "their plans would differ",
                 "the same scenes, arguments, ranks, versions and checkpoint are needed; without "
                 "the checkpoint, set_epoch(epoch) starts an epoch again",
             )
 
 
-def _find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def _find_rank(
+    rank: int | None,
+    world_size: int | None,
+) -> tuple[int, int]:
     """Find rank and world size of this process.
 
     They are the arguments, or those of `torch.distributed`, if it has been imported and
