@@ -20,7 +20,6 @@ from datetime import timedelta
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 from msgspec.structs import replace
 
@@ -28,13 +27,24 @@ from scannet_prep.base.files import RESERVE_BYTES
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.machine import find_core_limits, find_memory_limits
-from scannet_prep.base.text import count_of, format_bytes
+from scannet_prep.base.text import format_bytes
 from scannet_prep.base.version import VERSION
-from scannet_prep.errors import OutputError, ScanNetPrepError, UsageError
+from scannet_prep.errors import OutputError, ScanNetPrepError
 
 TIME_LIMIT_S = 7.0
+# How long a rank waits for the others.
+RANK_TIME_LIMIT_S = 60.0
 
-_PACKAGES = ("numpy", "plyfile", "zstandard", "pandas", "requests", "msgspec", "deflate", "pillow")
+_PACKAGES = (
+    "numpy",
+    "plyfile",
+    "zstandard",
+    "pandas",
+    "requests",
+    "msgspec",
+    "deflate",
+    "pillow",
+)
 _LOW_OPEN_FILES = 4096
 _LOW_SHM_BYTES = 1 << 30
 # Addresses of proxies may contain passwords, so only the names of these variables are shown.
@@ -42,14 +52,10 @@ _CONNECTION_NAME = re.compile(
     r"\w+_PROXY|\w+_CA_BUNDLE|SSL_CERT_\w+|SCANNET_PREP_\w+", re.IGNORECASE
 )
 _NETWORK_NAME = re.compile(r"(TORCH_)?NCCL_\w+|GLOO_\w+")
-# The point budget of a batch, for the plan of the epoch that the ranks compare.
-_MAX_POINTS = 600_000
 _SUMMED_BYTES = 64 << 20
-_HINT_START = (
-    "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
-)
-_HINT_NETWORK = (
-    "check MASTER_ADDR, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and nvidia-smi topo -m; "
+_HINT_RANKS = (
+    "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp "
+    "PLACE; check MASTER_ADDR, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and nvidia-smi topo -m; "
     "see docs/training-hangs.md"
 )
 
@@ -89,34 +95,18 @@ def check_machine(
     return [_check_in_time(topic, check) for topic, check in checks.items()]
 
 
-def check_ranks(place: str, timeout_s: float) -> list[Finding]:
+def check_ranks(place: str) -> list[Finding]:
     """Compare the ranks of a job, and time an all-reduce. To be called on all ranks.
 
     Args:
         place: Folder or archive of processed scenes.
-        timeout_s: How long a rank waits for the others in each step.
 
     Returns:
         A finding for each check, up to the first problem.
-
-    Raises:
-        UsageError: PyTorch is not installed, or this is not a rank of a job.
     """
-    if find_spec("torch") is None:
-        raise UsageError("comparing ranks needs PyTorch", "pip install torch")
-    from torch import distributed
-
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        raise UsageError(
-            "this process is not a rank of a job: "
-            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set",
-            _HINT_START,
-        )
-    findings = [_attempt("ranks", lambda: compare_plans(place, timeout_s), _HINT_NETWORK)]
+    findings = [_attempt("ranks", lambda: compare_ranks(place), _HINT_RANKS)]
     if findings[0].severity == "ok":
-        findings.append(_attempt("all-reduce", time_all_reduce, _HINT_NETWORK))
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+        findings.append(_attempt("all-reduce", time_all_reduce, _HINT_RANKS))
     return findings
 
 
@@ -140,8 +130,7 @@ def check_memory() -> Finding:
     """Find the memory of the machine, and the limits on it."""
     names = []
     for name, size_bytes in find_memory_limits().items():
-        size = format_bytes(size_bytes)
-        names.append(f"{name} {size}")
+        names.append(f"{name} {format_bytes(size_bytes)}")
     return _ok(", ".join(names) or "not known on Windows")
 
 
@@ -151,9 +140,7 @@ def check_shared_memory() -> Finding:
     if not path.is_dir():  # not Linux
         return _ok(f"there is no {path}")
     usage = shutil.disk_usage(path)
-    free = format_bytes(usage.free)
-    total = format_bytes(usage.total)
-    text = f"{free} of {total} free at {path}"
+    text = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free at {path}"
     if usage.free < _LOW_SHM_BYTES:
         text += "; batches of collate_torch need none of it, but NCCL and semaphores do"
         return _note(text, "see what fills it: ls -lS /dev/shm; docker run --shm-size=8g")
@@ -167,9 +154,7 @@ def check_open_files() -> Finding:
     except ImportError:
         return _ok("not limited on Windows")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # -1 stands for no limit.
-    text = f"soft limit {soft:,}, hard limit {hard:,}"
-    text = text.replace("-1", "none")
+    text = f"soft limit {soft:,}, hard limit {hard:,} (-1: none)"
     if 0 <= soft < _LOW_OPEN_FILES:
         return _note(f"{text}; few for many workers", "ulimit -n 65536")
     return _ok(text)
@@ -183,7 +168,8 @@ def check_environment(environ: Mapping[str, str]) -> Finding:
             shown.append(name)
         elif _NETWORK_NAME.fullmatch(name):
             shown.append(f"{name}={value}")
-    return _ok("set: " + (", ".join(shown) or "no proxy, certificates or NCCL variables"))
+    names = ", ".join(shown)
+    return _ok(f"set: {names or 'no proxy, certificates or NCCL variables'}")
 
 
 def check_folder(path: Path) -> Finding:
@@ -192,9 +178,7 @@ def check_folder(path: Path) -> Finding:
     if not path.is_dir():
         folder = folder.parent
     usage = shutil.disk_usage(folder)
-    file_system = _find_type(folder)
-    free = format_bytes(usage.free)
-    text = f"{folder}: {file_system}, {free} free"
+    text = f"{folder}: {_find_type(folder)}, {format_bytes(usage.free)} free"
     # The size is 0 if the file system has none.
     if usage.total and usage.free < RESERVE_BYTES:
         return _problem(f"{text}; it is full", "free some space")
@@ -218,9 +202,7 @@ def check_scenes(place: str) -> Finding:
     count = len(opened.scenes)
     text = f"{opened.name}: {count:,} scenes ({opened.kind})"
     if opened.failures:
-        failed_count = len(opened.failures)
-        first = min(opened.failures)
-        text += f"; {failed_count:,} failed, such as {first}"
+        text += f"; {len(opened.failures):,} failed, such as {min(opened.failures)}"
         return _problem(text, "scannet-prep info shows the reasons")
     return _ok(text)
 
@@ -260,43 +242,28 @@ def check_gpu() -> Finding:
     return _ok(f"{text}: no GPU")
 
 
-def compare_plans(place: str, timeout_s: float) -> Finding:
-    """Join the ranks of the job, and compare their scenes, versions and plans.
-
-    Arguments as for `check_ranks`.
-    """
+def compare_ranks(place: str) -> Finding:
+    """Join the ranks of the job, and compare their scenes and versions."""
     import torch
     from torch import distributed
 
     from scannet_prep.training.dataset import ScanNet
-    from scannet_prep.training.samplers import PointBudgetBatchSampler
 
-    timeout = timedelta(seconds=timeout_s)
+    dataset = ScanNet(place, split="train")
+    versions = f"scannet-prep {VERSION}, numpy {metadata.version('numpy')}"
+    facts = f"{len(dataset)} scenes, digest {dataset.digest}, {versions}"
+    timeout = timedelta(seconds=RANK_TIME_LIMIT_S)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backend, timeout=timeout)
-    rank = distributed.get_rank()
-    here = f"rank {rank} on {socket.gethostname()}"
-    fault = ""
-    try:
-        dataset = ScanNet(place, split="train")
-    except (ScanNetPrepError, OSError) as error:
-        fault = f"{here}: {error}"
-    # Unlike the exchange, it names the ranks that do not arrive in time.
-    distributed.monitored_barrier(timeout=timeout, wait_all_ranks=True)
     ranks = [("", "")] * distributed.get_world_size()
-    distributed.all_gather_object(ranks, (here, fault))
+    distributed.all_gather_object(ranks, (facts, socket.gethostname()))
 
-    names = [name for name, _ in ranks]
-    faults = [fault for _, fault in ranks if fault]
-    if faults:
-        return _problem("; ".join(faults), "give all ranks the same scenes")
-
-    sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS)
-    # The first iteration raises UsageError on all ranks if one of them differs.
-    next(iter(sampler))
-    steps = count_of(len(sampler), "step")
-    scenes = count_of(len(dataset), "scene")
-    return _ok(f"{', '.join(names)}: the same {scenes}, {steps} in an epoch")
+    lines = []
+    for rank, (found, host) in enumerate(ranks):
+        lines.append(f"rank {rank} on {host}: {found}")
+    if len(dict(ranks)) > 1:
+        return _problem("; ".join(lines), "give all ranks the same scenes and versions")
+    return _ok("; ".join(lines))
 
 
 def time_all_reduce() -> Finding:
@@ -307,38 +274,36 @@ def time_all_reduce() -> Finding:
     device = "cpu"
     if torch.cuda.is_available():
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-    ones = torch.ones(_SUMMED_BYTES // 4, device=device)
+    numbers = torch.ones(_SUMMED_BYTES // 4, device=device)
     # The first one connects the ranks.
     distributed.all_reduce(torch.ones(1, device=device))
     started_s = time.monotonic()
-    distributed.all_reduce(ones)
+    distributed.all_reduce(numbers)
     # Reading a number waits for the GPU.
-    found = ones[-1].item()
+    numbers[-1].item()
     milliseconds = (time.monotonic() - started_s) * 1000
-    expected = distributed.get_world_size()
-    if found != expected:
-        return _problem(f"{expected} ones add up to {found}", _HINT_NETWORK)
-    size = format_bytes(_SUMMED_BYTES)
-    return _ok(f"{size} on {device} in {milliseconds:,.0f} ms")
+    distributed.destroy_process_group()
+    return _ok(f"{format_bytes(_SUMMED_BYTES)} on {device} in {milliseconds:,.0f} ms")
 
 
 def _check_in_time(topic: str, check: Callable[[], Finding]) -> Finding:
     """Make a check in a thread, which is left behind if it does not answer in time."""
-    results: SimpleQueue[Finding] = SimpleQueue()
-
-    def work() -> None:
-        results.put(_attempt(topic, check))
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        return results.get(timeout=TIME_LIMIT_S)
-    except Empty:
-        text = f"no answer within {TIME_LIMIT_S:.0f} s"
-        hint = "the file system, the network or the driver hangs: ask the administrator"
-        return Finding(subject=topic, message=text, severity="problem", hint=hint)
+    results: list[Finding] = []
+    thread = threading.Thread(target=lambda: results.append(_attempt(topic, check)), daemon=True)
+    thread.start()
+    thread.join(TIME_LIMIT_S)
+    if results:
+        return results[0]
+    text = f"no answer within {TIME_LIMIT_S:.0f} s"
+    hint = "the file system, the network or the driver hangs: ask the administrator"
+    return Finding(subject=topic, message=text, severity="problem", hint=hint)
 
 
-def _attempt(topic: str, check: Callable[[], Finding], hint: str = "") -> Finding:
+def _attempt(
+    topic: str,
+    check: Callable[[], Finding],
+    hint: str = "",
+) -> Finding:
     """Make a check, and turn its exception into a problem.
 
     Args:
@@ -351,19 +316,18 @@ def _attempt(topic: str, check: Callable[[], Finding], hint: str = "") -> Findin
     except ScanNetPrepError as error:
         found = _problem(error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - a driver may raise anything
-        name = type(error).__name__
-        lines = str(error).splitlines() or [""]
-        found = _problem(f"{name}: {lines[0]}", hint)
+        first_line, *_ = f"{type(error).__name__}: {error}".splitlines()
+        found = _problem(first_line, hint)
     return replace(found, subject=topic)
 
 
 def _find_type(folder: Path) -> str:
     """Find the type of the file system that holds a folder."""
-    # Only GNU df has this option.
-    command = ["df", "--output=fstype", str(folder)]
+    # Only GNU stat has these options.
+    command = ["stat", "-f", "-c", "%T", str(folder)]
     with suppress(OSError, subprocess.CalledProcessError):
         output = subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
-        return output.split()[-1]
+        return output.strip()
     return "file system of unknown type"
 
 

@@ -172,8 +172,12 @@ def test_block_stays_in_use_as_long_as_a_forked_process_has_it(worker):
 
 
 def test_worker_keeps_few_blocks_whatever_the_training_process_keeps(worker):
-    kept = [send(make_large_batch(number)) for number in range(12)]
+    before = count_descriptors()
+    kept = [send(collate([make_sample(5)])), *[send(make_large_batch(n)) for n in range(1, 12)]]
     assert len(worker) == 8
+    # Two for each block of the worker, one for each batch in the training process, and a socket.
+    assert count_descriptors() - before <= 2 * 8 + 12 + 1
+    kept[0] = make_large_batch()
     for number, batch in enumerate(kept):
         check_same(batch, make_large_batch(number))
 
@@ -217,6 +221,7 @@ def test_tensors_are_joined_sent_and_moved(worker):
     check_same(collate(tensors), expected)
 
     batch = collate_torch(tensors)
+    assert len(ForkingPickler.dumps(collate_torch([make_sample(30_000)]))) < 5_000
     # Tensors that NumPy does not have are sent, too.
     batch["half"] = torch.ones(3, dtype=torch.bfloat16)
     sent = send(batch)

@@ -319,17 +319,17 @@ def test_only_listed_points_keep_label_and_instance(source, tmp_path, kind):
     if kind == "npz":
         argument = str(tmp_path / "points.npz")
         np.savez(argument, **{name: np.array(indices, int) for name, indices in points.items()})
-    limited = ScanNet(source, split="train", points=argument)
+    limited = ScanNet(source, split="train", points=argument, ignore_index=255)
 
     expected_counts = np.zeros(200, int)
     copy = pickle.loads(pickle.dumps(limited))
-    for sample, before in zip(copy, ScanNet(source, split="train"), strict=True):
+    for sample, before in zip(copy, ScanNet(source, split="train", ignore_index=255), strict=True):
         kept = np.isin(np.arange(len(before["labels"])), points[before["scene_id"]])
-        before["labels"][~kept] = -1
+        before["labels"][~kept] = 255
         before["instances"][~kept] = -1
         check_same(sample, {**before, "annotated": kept})
         labels = before["labels"]
-        expected_counts += np.bincount(labels[labels >= 0], minlength=200)
+        expected_counts += np.bincount(labels[labels < 255], minlength=200)
     assert limited.class_counts().tolist() == expected_counts.tolist()
     few = ScanNet(source, split="train", points={TRAIN[2]: [1]}, scenes=[TRAIN[2]], keys=["points"])
     assert np.flatnonzero(few[0]["annotated"]).tolist() == [1]

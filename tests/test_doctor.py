@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -96,24 +95,18 @@ def test_scenes_are_counted_and_faults_of_the_place_are_problems(
     archive = check_by_topic(archive_path)
     unfinished = check_by_topic(out_dir)["scenes"]
     others = [check_by_topic(place)["scenes"] for place in (truncated, damaged, tmp_path / "none")]
+    (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply").write_bytes(b"ply\n")
+    assert run_main("process", raw_dir, "-o", tmp_path / "out").status == 3
+    failed = check_by_topic(tmp_path / "out")["scenes"]
 
     assert (raw.severity, raw.message) == ("ok", f"{raw_dir}: 3 scenes (raw)")
     assert archive["scenes"].message == f"{archive_path}: 3 scenes (archive)"
     assert archive["folder"].message.startswith(f"{tmp_path}: ")
     assert unfinished.severity == "problem"
     assert (unfinished.message, unfinished.hint) == (fault.value.message, fault.value.hint)
+    assert (failed.severity, TRAIN in failed.message) == ("problem", True)
     assert [finding.severity for finding in others] == ["problem"] * 3
     assert all(finding.message and finding.hint for finding in others)
-
-
-def test_scene_that_failed_is_a_problem(raw_dir, tmp_path):
-    (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply").write_bytes(b"ply\n")
-    assert run_main("process", raw_dir, "-o", tmp_path / "out").status == 3
-
-    finding = check_by_topic(tmp_path / "out")["scenes"]
-
-    assert finding.severity == "problem"
-    assert TRAIN in finding.message
 
 
 def test_locks_that_keep_nobody_out_are_a_problem(tmp_path, monkeypatch):
@@ -151,17 +144,19 @@ def test_file_system_that_hangs_is_a_problem_and_other_checks_are_made(tmp_path,
     assert list(checks) == TOPICS
 
 
-CHECK_FOLDERS = """\
-import sys
+CHECK = """\
+import resource
 from pathlib import Path
 from scannet_prep import doctor
-for name in sys.argv[1:]:
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
+print(repr(doctor.check_open_files()))
+for name in ("full", "closed"):
     print(repr(doctor.check_folder(Path(name))))
 print(repr(doctor.check_shared_memory()))
 """
 
 
-def test_full_and_read_only_file_systems_and_small_shared_memory_are_reported(tmp_path):
+def test_low_limits_and_full_and_read_only_file_systems_are_reported(tmp_path):
     prefix = ["unshare", "--mount"]
     if os.geteuid() != 0:
         prefix[1:1] = ["--user", "--map-root-user"]
@@ -175,12 +170,12 @@ def test_full_and_read_only_file_systems_and_small_shared_memory_are_reported(tm
         "mount -t tmpfs -o size=64m none /dev/shm && mount -t tmpfs -o size=1m none full && "
         'mount -t tmpfs -o ro none closed && exec "$@"'
     )
-    words = [*prefix, "sh", "-c", setup, "sh", sys.executable, "-c", CHECK_FOLDERS]
-
-    done = run_words(*words, "full", "closed", cwd=tmp_path)
+    done = run_words(*prefix, "sh", "-c", setup, "sh", sys.executable, "-c", CHECK, cwd=tmp_path)
 
     assert done.status == 0, done.stderr
-    full, closed, shared_memory = done.stdout.splitlines()
+    files, full, closed, shared_memory = done.stdout.splitlines()
+    assert "soft limit 256, hard limit 512" in files
+    assert "ulimit -n 65536" in files
     assert "tmpfs, " in full
     assert "it is full" in full
     assert "severity='problem'" in full
@@ -188,24 +183,6 @@ def test_full_and_read_only_file_systems_and_small_shared_memory_are_reported(tm
     assert "severity='note'" in closed
     assert "--shm-size" in shared_memory
     assert "collate_torch need none of it" in shared_memory
-
-
-CHECK_LIMITS = """\
-import resource
-from scannet_prep import doctor
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
-print(repr(doctor.check_open_files()))
-"""
-
-
-def test_low_limits_are_reported_with_commands():
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK_LIMITS], capture_output=True, text=True, check=True
-    )
-
-    files = done.stdout
-    assert "soft limit 256, hard limit 512" in files
-    assert "ulimit -n 65536" in files
 
 
 class StatusHandler(BaseHTTPRequestHandler):
@@ -234,53 +211,36 @@ def test_server_is_there_if_it_answers_whatever_the_status():
     assert doctor.check_server("kaldir").severity == "problem"
 
 
-def test_ddp_outside_a_job_is_refused_with_the_command(whole_dir, monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    pytest.importorskip("torch", reason="this machine has no PyTorch")
-
-    outcome = run_main("doctor", "--ddp", whole_dir / "processed")
-
-    assert outcome.status == 2
-    assert "torchrun --nproc_per_node=2" in outcome.stderr
-
-
-def be_rank(rank, port, place, output_path, delay_s):
-    """Run `doctor --ddp` as one of two ranks, which opens its scenes late."""
+def be_rank(rank, variables, place, output_path):
+    """Run `doctor --ddp` as a rank of a job."""
     from scannet_prep.cli.main import main
-    from scannet_prep.training import dataset
 
-    variables = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in variables.items()}
+    doctor.RANK_TIME_LIMIT_S = 4.0
+    os.environ |= variables | ({} if rank is None else {"RANK": f"{rank}"})
     sys.stdout = sys.stderr = output_path.open("w", buffering=1)
-    open_dataset = dataset.ScanNet
-
-    def open_late(*arguments, **options):
-        time.sleep(delay_s)
-        return open_dataset(*arguments, **options)
-
-    dataset.ScanNet = open_late
-    sys.exit(main(["doctor", "--ddp", str(place), "--timeout", "4", "--json"]))
+    sys.exit(main(["doctor", "--ddp", str(place), "--json"]))
 
 
-def run_ranks(tmp_path, places, delay_s=0.0):
-    """Run `doctor --ddp` on a rank for each place; the last one opens it late.
+def run_ranks(tmp_path, *places, count=2):
+    """Run `doctor --ddp` on a rank for each place; return the status and the report of each.
 
     The processes are forked from a server that has imported torch (see conftest.py).
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    variables = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
     context = multiprocessing.get_context("forkserver")
-    paths = [tmp_path / f"rank{rank}.txt" for rank in range(len(places))]
     ranks = []
     for rank, place in enumerate(places):
-        delay = delay_s if rank == len(places) - 1 else 0.0
-        ranks.append(context.Process(target=be_rank, args=(rank, port, place, paths[rank], delay)))
-        ranks[-1].start()
-    ranks[0].join()
-    for process in ranks:
+        path = tmp_path / f"rank{rank}.txt"
+        arguments = (rank if count else None, variables, place, path)
+        ranks.append((context.Process(target=be_rank, args=arguments), path))
+        ranks[-1][0].start()
+    for process, _ in ranks:
         process.join(20)
         process.kill()
-    return ranks[0].exitcode, [path.read_text() for path in paths]
+    reports = [json.loads(path.read_text().splitlines()[-1]) for _, path in ranks]
+    return [report["checks"] for report in reports], [process.exitcode for process, _ in ranks]
 
 
 @pytest.mark.extra("torch")
@@ -289,31 +249,22 @@ def test_ranks_that_agree_add_numbers_and_others_are_named(training_folder, tmp_
     raw_dir = training_folder.parent / "ScanNet"
     assert run_main("process", raw_dir, "-o", other_dir, "--faces").status == 0
 
-    agree = run_ranks(tmp_path, [training_folder, training_folder])
-    unreadable = run_ranks(tmp_path, [training_folder, tmp_path / "none"])
-    different = run_ranks(tmp_path, [training_folder, other_dir])
-    missing = run_ranks(tmp_path, [training_folder])
-    late = run_ranks(tmp_path, [training_folder, training_folder], delay_s=6)
+    checks, statuses = run_ranks(tmp_path, training_folder, training_folder)
+    assert statuses == [0, 0]
+    found = [[check["path"], check["severity"]] for check in checks[0]]
+    assert found == [["ranks", "ok"], ["all-reduce", "ok"]]
+    assert checks[0][0]["message"].count(": 8 scenes, digest ") == 2
+    assert "rank 1 on " in checks[0][0]["message"]
+    assert "67.1 MB on cpu in " in checks[0][1]["message"]
 
-    status, outputs = agree
-    checks = json.loads(outputs[0])["checks"]
-    assert status == 0, outputs
-    assert [(check["path"], check["severity"]) for check in checks] == [
-        ("ranks", "ok"),
-        ("all-reduce", "ok"),
-    ]
-    assert "rank 1 on " in checks[0]["message"]
-    assert "the same 8 scenes, 1 step in an epoch" in checks[0]["message"]
-    assert "67.1 MB on cpu in " in checks[1]["message"]
-
-    for (status, outputs), text in (
-        (unreadable, f"{tmp_path / 'none'}: no such file or folder"),
-        (different, "rank 1 has "),
-        (missing, "1/2 clients joined"),
-        (late, "Ranks 1 failed to pass monitoredBarrier"),
+    for places, count, text in (
+        ([tmp_path / "none"], 2, f"{tmp_path / 'none'}: no such file or folder"),
+        ([training_folder, other_dir], 2, "digest "),
+        ([training_folder], 2, "1/2 clients joined"),
+        ([training_folder], 0, "variable RANK expected, but not set"),
     ):
-        (check,) = json.loads(outputs[0].splitlines()[-1])["checks"]
-        assert status == 3
+        [(check,), *_], statuses = run_ranks(tmp_path, *places, count=count)
+        assert statuses == [3] * len(places)
         assert (check["path"], check["severity"]) == ("ranks", "problem")
         assert text in check["message"], check
         assert check["hint"]

@@ -10,8 +10,8 @@ with what to do about it. The exit status is 0, or 3 if there are problems. A
 server that cannot be reached is a note, because only download needs it.
 
 --ddp compares all ranks of a job, and times an all-reduce; run it under
-torchrun on all machines of the job. Ranks that do not arrive in time, cannot
-open the scenes, or would plan another epoch are named.
+torchrun on all machines of the job. Ranks that do not arrive within 60 s, or
+have other scenes or versions, are named.
 
 examples:
   scannet-prep doctor
@@ -46,18 +46,10 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="folder of scenes, or an archive: path or address "
         "(default: data/processed, if it exists)",
     )
-    ranks = parser.add_argument_group("under torchrun")
-    ranks.add_argument(
+    parser.add_argument(
         "--ddp",
         action="store_true",
-        help="compare all ranks, and check that they can communicate",
-    )
-    ranks.add_argument(
-        "--timeout",
-        type=shared.positive_number,
-        default=60,
-        metavar="S",
-        help="seconds to wait for all ranks in each step (default: 60)",
+        help="under torchrun: compare all ranks, and check that they can communicate",
     )
 
 
@@ -68,7 +60,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
     place = str(arguments.place or "")
     if arguments.ddp:
-        checks = check_ranks(place or _DEFAULT_PLACE, arguments.timeout)
+        checks = check_ranks(place or _DEFAULT_PLACE)
     else:
         if not place and Path(_DEFAULT_PLACE).exists():
             place = _DEFAULT_PLACE
