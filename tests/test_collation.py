@@ -183,6 +183,7 @@ def test_worker_keeps_few_blocks_whatever_the_training_process_keeps(worker):
 
 
 def test_changed_and_copied_batches_are_sent_as_they_are(worker):
+    send(collate([make_sample(5)]))  # in a block that is too small for the next batch
     batch = make_large_batch()
     changed = Batch(batch, half=batch["points"][::2], labels=batch["labels"] + 1, more=[1])
     check_same(send(changed), changed)
