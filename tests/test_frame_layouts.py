@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
@@ -105,20 +106,63 @@ def check(image, number, intrinsic, camera_from_scan):
     return point[2]
 
 
-def read_posed_images(out_dir):
-    """Read frames as EmbodiedScan, Video-3D-LLM and Locate-3D do: the infos name every tenth."""
+NUMBERS = [number for number in range(COUNT) if number != LOST_NUMBER]
+
+
+def read_posed(folder, color, depth, pose, intrinsics, numbers=NUMBERS):
+    """Read frames whose images and poses have names with their numbers, as most programs do."""
+    for number in numbers:
+        camera_from_scan = np.linalg.inv(np.loadtxt(folder / pose.format(number)))
+        for name, intrinsic in zip((color, depth), intrinsics, strict=True):
+            yield load(folder / name.format(number)), number, intrinsic, camera_from_scan
+    if numbers is NUMBERS:
+        assert not np.isfinite(np.loadtxt(folder / pose.format(LOST_NUMBER))).any()
+
+
+def read_embodiedscan(out_dir, numbers=NUMBERS):
+    """The infos name frames by their numbers; Video-3D-LLM reads each pose beside its image."""
+    # Video-3D-LLM looks every name in this folder up in the infos.
+    assert sorted(path.name for path in (out_dir / "posed_images").iterdir()) == SCENES
     folder = out_dir / "posed_images" / TRAIN
-    color = np.loadtxt(folder / "intrinsic.txt")
-    depth = np.loadtxt(folder / "depth_intrinsic.txt")
-    names = sorted(path.name for path in folder.glob("*.txt") if "intrinsic" not in path.name)
-    for name in names:
-        number = int(name[:5])
-        image_path = folder / name.replace("txt", "jpg")
-        pose = np.loadtxt(folder / name)
-        assert np.isfinite(pose).all() == (number != LOST_NUMBER)
-        if number != LOST_NUMBER:
-            yield load(image_path), number, color, np.linalg.inv(pose)
-            yield load(image_path.with_suffix(".png")), number, depth, np.linalg.inv(pose)
+    intrinsics = [np.loadtxt(folder / name) for name in ("intrinsic.txt", "depth_intrinsic.txt")]
+    names = ("{:05}.jpg", "{:05}.png", "{:05}.txt")
+    return read_posed(folder, *names, intrinsics, numbers)
+
+
+def read_openeqa(out_dir):
+    """An episode is the color images, sorted by name, from the first frame on."""
+    folder = out_dir / TEST
+    names = sorted(path.name for path in folder.glob("*-rgb.png"))
+    assert names == [f"{number:06}-rgb.png" for number in range(COUNT)]
+    intrinsics = [np.loadtxt(folder / f"intrinsic_{name}.txt") for name in ("color", "depth")]
+    return read_posed(folder, "{:06}-rgb.png", "{:06}-depth.png", "{:06}.txt", intrinsics)
+
+
+def read_simplerecon(out_dir):
+    """Sizes are those of the metadata of the release."""
+    folder = out_dir / "scans" / TRAIN
+    lines = (folder / f"{TRAIN}.txt").read_text().splitlines()
+    metadata = dict(line.split(" = ") for line in lines)
+    assert {"depthWidth", "depthHeight", "numColorFrames"} <= metadata.keys()
+    intrinsics = [
+        np.loadtxt(folder / f"intrinsic/intrinsic_{name}.txt") for name in ("color", "depth")
+    ]
+    name = "sensor_data/frame-{:06}."
+    return read_posed(folder, f"{name}color.jpg", f"{name}depth.png", f"{name}pose.txt", intrinsics)
+
+
+def read_sens(out_dir):
+    """The header is in _info.txt, and depth is PGM, which has the high byte first."""
+    folder = out_dir / "scans_test" / TEST / "sens"
+    lines = [line.split(" = ") for line in (folder / "_info.txt").read_text().splitlines()]
+    info = {name.removeprefix("m_"): words.split() for name, words in lines}
+    sizes = [int(*info[f"color{side}"]) for side in ("Width", "Height")]
+    assert (sizes, info["frames.size"]) == ([*COLOR_SIZE], [str(COUNT)])
+    assert (info["sensorName"], info["depthShift"], len(lines)) == (["StructSen"], ["1000"], 12)
+    matrices = [info[f"calibration{name}Intrinsic"] for name in ("Color", "Depth")]
+    intrinsics = [np.array([*map(float, matrix)]).reshape(4, 4) for matrix in matrices]
+    names = [f"frame-{{:06}}.{name}" for name in ("color.jpg", "depth.pgm", "pose.txt")]
+    return read_posed(folder, *names, intrinsics)
 
 
 def rotation_from(w, x, y, z):
@@ -231,67 +275,11 @@ def read_cut3r(out_dir):
         yield depth, int(name), camera["intrinsics"], camera_from_scan
 
 
-def read_openeqa(out_dir):
-    """Read an episode: the color images, sorted by name, from the first frame on."""
-    folder = out_dir / TEST
-    paths = sorted(folder.glob("*-rgb.png"))
-    assert [path.name for path in paths] == [f"{number:06}-rgb.png" for number in range(COUNT)]
-    color = np.loadtxt(folder / "intrinsic_color.txt")
-    depth = np.loadtxt(folder / "intrinsic_depth.txt")
-    assert np.array_equal(np.loadtxt(folder / "extrinsic_depth.txt"), np.eye(4))
-    for number, path in enumerate(paths):
-        if number != LOST_NUMBER:
-            camera_from_scan = np.linalg.inv(np.loadtxt(folder / f"{number:06}.txt"))
-            yield load(path), number, color, camera_from_scan
-            yield load(folder / f"{number:06}-depth.png"), number, depth, camera_from_scan
-
-
-def read_sens(out_dir):
-    """Read the files of SensReader: _info.txt, and depth with the high byte first."""
-    folder = out_dir / "scans_test" / TEST / "sens"
-    lines = [line.split(" = ") for line in (folder / "_info.txt").read_text().splitlines()]
-    info = {name: words.split() for name, words in lines}
-    sizes = [*info["m_colorWidth"], *info["m_colorHeight"]]
-    assert (sizes, info["m_frames.size"]) == ([*map(str, COLOR_SIZE)], [str(COUNT)])
-    assert (info["m_sensorName"], info["m_depthShift"]) == (["StructSen"], ["1000"])
-    assert len(lines) == 12
-    color, depth = (
-        np.array([float(word) for word in info[f"m_calibration{name}Intrinsic"]]).reshape(4, 4)
-        for name in ("Color", "Depth")
-    )
-    for number in range(COUNT):
-        name = f"frame-{number:06}"
-        depth_data = (folder / f"{name}.depth.pgm").read_bytes()
-        kind, size, largest, data = depth_data.split(b"\n", 3)
-        assert (kind, size, largest) == (b"P5", b"128 96", b"65535")
-        image = np.frombuffer(data, ">u2").reshape(DEPTH_SIZE[::-1]).astype(np.uint16)
-        pose = np.loadtxt(folder / f"{name}.pose.txt")
-        if number != LOST_NUMBER:
-            yield load(folder / f"{name}.color.jpg"), number, color, np.linalg.inv(pose)
-            yield image, number, depth, np.linalg.inv(pose)
-
-
-def read_simplerecon(out_dir):
-    """Read frames as SimpleRecon does: sizes from the metadata of the release, K of depth."""
-    folder = out_dir / "scans" / TRAIN
-    lines = (folder / f"{TRAIN}.txt").read_text().splitlines()
-    metadata = dict(line.split(" = ") for line in lines)
-    assert {"depthWidth", "depthHeight", "numColorFrames"} <= metadata.keys()
-    color = np.loadtxt(folder / "intrinsic/intrinsic_color.txt")
-    depth = np.loadtxt(folder / "intrinsic/intrinsic_depth.txt")
-    for number in range(COUNT):
-        name = f"sensor_data/frame-{number:06}"
-        pose = np.loadtxt(folder / f"{name}.pose.txt")
-        if number != LOST_NUMBER:
-            yield load(folder / f"{name}.color.jpg"), number, color, np.linalg.inv(pose)
-            yield load(folder / f"{name}.depth.png"), number, depth, np.linalg.inv(pose)
-
-
 ALL = ("--every", "1")
 WITH_DEPTH = ("--with", "color", "depth")
 PROGRAMS = [
-    ("embodiedscan", (), read_posed_images, 2 * 2),
-    ("embodiedscan", ALL, read_posed_images, 2 * (COUNT - 1)),
+    ("embodiedscan", (), partial(read_embodiedscan, numbers=(0, 10)), 2 * 2),
+    ("embodiedscan", ALL, read_embodiedscan, 2 * (COUNT - 1)),
     ("colmap", (*ALL, *WITH_DEPTH), read_colmap, 2 * (COUNT - 1)),
     ("nerfstudio", ALL, read_nerfstudio, 2 * (COUNT - 1)),
     ("relpose", (), read_relpose, 2 * 3),
@@ -313,12 +301,6 @@ def test_program_sees_known_points_where_images_show_them(
     again = extract(raw_dir, tmp_path)
     assert again.json["kept"] == SCENES
     assert run_main("verify", tmp_path).status == 0
-
-
-def test_posed_images_hold_nothing_but_scenes(raw_dir, tmp_path):
-    """Video-3D-LLM looks every name in this folder up in the infos."""
-    extract(raw_dir, tmp_path, "--layout", "embodiedscan")
-    assert sorted(path.name for path in (tmp_path / "posed_images").iterdir()) == SCENES
 
 
 def test_depth_is_not_aligned_between_cameras_at_different_places(raw_dir, tmp_path):

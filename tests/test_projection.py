@@ -92,53 +92,6 @@ def frames():
     return list(render_frames(SCENE, 4))
 
 
-def find_first_surface(pose, target):
-    """Find the depth of the first surface on the ray to a point, in metres; infinity without one.
-
-    Surfaces are seen from the front only (Moeller and Trumbore 1997).
-    """
-    origin = pose[:3, 3].astype(np.float64)
-    direction = target - origin
-    first, second, third = SCENE.positions.astype(np.float64)[SCENE.faces].swapaxes(0, 1)
-    edge_1 = second - first
-    edge_2 = third - first
-    normal = np.cross(direction, edge_2)
-    determinant = (edge_1 * normal).sum(axis=1)
-    is_front = determinant > 1e-12
-    scale = 1 / np.where(is_front, determinant, 1)
-    offset = origin - first
-    u = (offset * normal).sum(axis=1) * scale
-    cross = np.cross(offset, edge_1)
-    v = (cross * direction).sum(axis=1) * scale
-    distance = (edge_2 * cross).sum(axis=1) * scale
-    is_hit = is_front & (u >= -1e-6) & (v >= -1e-6) & (u + v <= 1 + 1e-6) & (distance > 0)
-    depth = float(pose[:3, 2] @ direction)
-    return float((distance[is_hit] * depth).min(initial=np.inf))
-
-
-@pytest.mark.parametrize("number", [0, 2, 3])
-def test_points_are_visible_exactly_where_rays_reach_them(frames, number):
-    """At borders of objects, the middle of a pixel may show another surface than its point."""
-    frame = frames[number]
-    view = (SCENE.positions, frame.pose, DEPTH_CAMERA.intrinsic, DEPTH_CAMERA.size)
-    in_image, is_inside = project(*view, margin=1)
-    _, visible = project(*view, frame.depth)
-    compared = {True: 0, False: 0}
-
-    for vertex in np.random.default_rng(number).permutation(np.flatnonzero(is_inside))[:250]:
-        column, row = in_image[vertex]
-        around = frame.depth[row - 1 : row + 2, column - 1 : column + 2]
-        point = SCENE.positions[vertex]
-        depth = float((point - frame.pose[:3, 3]) @ frame.pose[:3, 2])
-        distance = abs(find_first_surface(frame.pose, point) - depth)
-        is_at_border = np.ptp(around) > 100 or around.min() == 0
-        if not is_at_border and not 0.02 < distance < 0.1:
-            assert visible[vertex] == (distance <= 0.05)
-            compared[bool(visible[vertex])] += 1
-
-    assert min(compared.values()) > 10
-
-
 def test_colors_and_labels_of_visible_points_are_those_of_the_images(frames):
     """The color camera and the depth camera are at the same place, and differ in size."""
     owners = np.zeros(len(SCENE.segment_ids), int)

@@ -88,7 +88,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     number.add_argument(
         "--frames",
-        default=None,
         metavar="@FILE",
         help="the frames of a list: on each line, a scene and numbers of frames",
     )
@@ -151,15 +150,11 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     resolve_paths(arguments)
     chosen = {name: getattr(arguments, name) for name in _OPTIONS}
     options = {name: value for name, value in chosen.items() if value is not None}
-    # --every and --at-most replace each other, also if the folder has the other one.
     listed = None
     if arguments.frames is not None:
         listed = frames.read_frame_list(Path(arguments.frames.removeprefix("@")))
-        options |= {"every": 1, "first": None, "at_most": None}
-    elif "at_most" in options:
+    if arguments.at_most is not None:
         options["every"] = 1
-    elif "every" in options:
-        options["at_most"] = None
     if arguments.fetch and arguments.dask is None:
         # While one stream is extracted, the next one is downloaded.
         arguments.jobs = min(max(2, shared.jobs_from(arguments)), _MAX_CONNECTIONS)

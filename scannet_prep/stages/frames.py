@@ -42,7 +42,6 @@ from scannet_prep.release.label_map import LabelMap, label_map_at
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import official_scenes, read_scene_list
 from scannet_prep.remote.addresses import public_url
-from scannet_prep.stages import download
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
 
@@ -139,7 +138,9 @@ def plan(
             raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
         selection = replace(selection, scene_ids=tuple(map(SceneId, listed)))
     if base_url:
-        download.check_terms(raw_dir)
+        from scannet_prep.stages.download import check_terms
+
+        check_terms(raw_dir)
         listing = RawListing(_place_streams(out_dir), None, ())
     else:
         listing = list_raw(raw_dir)
@@ -316,6 +317,8 @@ def _fetch_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pa
         TransferError: The server does not send a file.
         FileError, OutputError: As for `_make_scene`.
     """
+    from scannet_prep.stages import download
+
     types = [kind.suffix for kind in context.options.find_sources(task.split)]
     selection = Selection(scene_ids=(task.scene_id,))
     raw_dir = task.source.parents[1]
