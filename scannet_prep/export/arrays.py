@@ -194,9 +194,10 @@ def find_boxes(
     # Smallest and largest coordinates by axis and group, (3, G); the last entries are of no group.
     low = np.full((3, max(object_ids, default=-1) + 2), np.inf, columns.dtype)
     high = -low
+    instances = scene.instances.astype(np.intp)
     for axis, numbers in enumerate(columns):
-        np.minimum.at(low[axis], scene.instances, numbers)
-        np.maximum.at(high[axis], scene.instances, numbers)
+        np.minimum.at(low[axis], instances, numbers)
+        np.maximum.at(high[axis], instances, numbers)
     rows = {}
     for group_id, raw_id in raw_ids_of_groups(scene.meta.groups, label_set).items():
         if raw_id in classes and low[0, group_id] < np.inf:

@@ -16,6 +16,7 @@ box of an object always encloses all its vertices.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,13 @@ _CLASSES = frozenset(range(3, 41)) - {22}
 _MAX_POINTS = 50_000
 
 
-def export_votenet(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
+def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make four arrays."""
-    files, _ = export_scanrefer(scene, label_set)
     stem = scene.meta.scene_id
-    points = files.pop(f"{stem}_aligned_vert.npy")
-    boxes = files.pop(f"{stem}_aligned_bbox.npy")
+    files = _make_files(scene, {stem: True})
+    # Without normals and `objectId`, and of fewer classes.
+    points = files[f"{stem}_vert.npy"]
+    boxes = files[f"{stem}_bbox.npy"]
     is_counted = np.isin(boxes[:, 6], [*box_classes(SCANNET20)])
     files[f"{stem}_vert.npy"] = points[:, :6]
     files[f"{stem}_bbox.npy"] = boxes[is_counted, :7]
@@ -52,6 +54,17 @@ def export_votenet(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
 
 def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make six arrays, also of a test scene, whose labels and only box are zeros."""
+    stem = scene.meta.scene_id
+    return _make_files(scene, {stem: False, f"{stem}_aligned": True}), {}
+
+
+def _make_files(scene: ProcessedScene, frames: Mapping[str, bool]) -> dict[str, NDArray[Any]]:
+    """Make the labels, and the points and boxes in some frames.
+
+    Args:
+        scene: The scene.
+        frames: Whether each frame is the axis-aligned one, by the beginning of its files.
+    """
     groups = scene.meta.groups
     # In the programs, later groups replace earlier ones, and descriptions name objects by these
     # numbers.
@@ -64,11 +77,10 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     chosen = choose_vertices(scene, _MAX_POINTS)
     instances = scene.instances[chosen]
     stem = scene.meta.scene_id
-    files: dict[str, Any] = {
+    files: dict[str, NDArray[Any]] = {
         f"{stem}_sem_label.npy": nyu40_ids.take(instances).astype(np.uint32),
         f"{stem}_ins_label.npy": (objects.take(instances) + 1).astype(np.uint32),
     }
-    frames = {stem: False, f"{stem}_aligned": True}
     for prefix, is_aligned in frames.items():
         moved = in_frame(scene, is_aligned=is_aligned)
         columns: list[NDArray[Any]] = [moved.points, moved.colors, moved.normals]
@@ -80,7 +92,7 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
         if scene.meta.split is Split.TEST:
             boxes = [[0] * 8]
         files[f"{prefix}_bbox.npy"] = np.array(boxes, np.float64).reshape(-1, 8)
-    return files, {}
+    return files
 
 
 def choose_vertices(scene: ProcessedScene, count: int) -> NDArray[np.intp]:

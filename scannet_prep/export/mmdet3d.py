@@ -89,7 +89,9 @@ def share_mmdet3d(
     for split, scenes in records.items():
         if not scenes:
             continue
-        infos = [_make_info(*scene, has_segments=has_segments) for scene in scenes.items()]
+        infos = []
+        for scene_id, record in scenes.items():
+            infos.append(_make_info(scene_id, record, has_segments=has_segments))
         content = {"metainfo": metainfo, "data_list": infos}
         files[f"{prefix}_infos_{split}.pkl"] = pickle.dumps(content, _PICKLE_PROTOCOL)
         if split is not Split.TEST and label_set == SCANNET20:
