@@ -5,7 +5,7 @@ import signal
 import subprocess
 import threading
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,18 +34,6 @@ try:
     print(len(list(run_tasks(act, [Work(name)] * 1000, Path(folder), jobs=2))))
 except WorkerDiedError as error:
     print(error)
-"""
-
-# Python runs this file when it starts.
-KILLED_AT_THE_START = """
-import os, pathlib, signal
-for number in range(3):
-    try:
-        # Two workers may start at the same time: one of them makes the file.
-        pathlib.Path(__file__).with_name(f"dead{number}").open("x")
-    except FileExistsError:
-        continue
-    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -173,29 +161,6 @@ def test_worker_that_dies_with_a_large_context_half_read_is_replaced(tmp_path):
 
     assert len(outcomes) == 3
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_worker_that_is_killed_while_it_starts_is_replaced(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(KILLED_AT_THE_START)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    outcomes = [outcome for _, outcome in run_tasks(act, map(Work, "abcdefghi"), None, 2)]
-
-    assert sorted(outcomes) == [*"abcdefghi"]
-    assert len(list(tmp_path.glob("dead*"))) == 3
-
-
-@pytest.mark.parametrize("make_executor", [ThreadPoolExecutor, ProcessPoolExecutor])
-def test_executors_give_what_workers_give(tmp_path, make_executor):
-    tasks = ["number 1", "bug", "bad file", *[f"number {number}" for number in range(2, 9)]]
-    by_workers = dict(run_tasks(act, map(Work, tasks), tmp_path, 2))
-    with make_executor(2) as executor:
-        by_executor = dict(run_tasks(act, map(Work, tasks), tmp_path, executor=executor))
-        with pytest.raises(OutputError):
-            list(run_tasks(act, [Work("cannot write")], tmp_path, executor=executor))
-        assert list(run_tasks(act, [], tmp_path, executor=executor)) == []
-
-    assert by_executor == by_workers
 
 
 def test_task_that_an_executor_loses_runs_again_at_the_end(tmp_path):
