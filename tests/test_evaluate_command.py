@@ -189,11 +189,13 @@ def test_scenes_without_prediction_are_an_error_unless_allowed(place, folder):
 TEXT, ARRAYS = f"{SCENE}.txt", f"{SCENE}.npz"
 TRAIN_IDS, SCORES = f"{SCENE}.npy", f"{SCENE}.eval.npz"
 NO_SCORES = "prob: found float64 (2500, 21), expected numbers (vertices, classes + 1)"
+NO_NUMBER = "expected whole numbers, one per line\nhint: np.savetxt writes whole numbers with"
 NO_MASK = "expected a path, id and confidence"
 FAULTS = [
     ("semantic", TEXT, b"1\n2\n", "prediction: found 2 vertices, expected 2,500"),
-    ("semantic", TEXT, b"1\nchair\n", "line 2: found 'chair', expected a whole number"),
-    ("semantic", TEXT, b"5.0\n", "line 1: found '5.0', expected a whole number\nhint: np.savetxt"),
+    ("semantic", TEXT, b"1\nchair\n", f"found 'chair', {NO_NUMBER}"),
+    ("semantic", TEXT, b"3\n5.0\n", f"found '5.0', {NO_NUMBER}"),
+    ("semantic", TEXT, b"1-2\n", "found '1-2\\n', expected whole numbers"),
     ("semantic", TRAIN_IDS, np.array([{}]), "cannot be read as .npy"),
     ("semantic", SCORES, {"scores": np.zeros(3)}, "cannot be read as .npz: 'prob is not a file"),
     ("semantic", SCORES, {"prob": np.full((2500, 21), np.nan)}, NO_SCORES),

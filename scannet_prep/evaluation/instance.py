@@ -26,7 +26,13 @@ THRESHOLDS = (*np.arange(0.5, 0.95, 0.05).tolist(), 0.25)
 
 # What becomes of a prediction or an instance at one threshold. A cell is a class at a threshold:
 # train id * number of thresholds + index into THRESHOLDS.
-_VERDICT = np.dtype([("cell", "i4"), ("outcome", "i4"), ("score", "f8")])
+_VERDICT = np.dtype(
+    [
+        ("cell", "i4"),
+        ("outcome", "i4"),
+        ("score", "f8"),
+    ]
+)
 _CORRECT, _WRONG, _MISSED = range(3)
 
 
@@ -66,7 +72,8 @@ class InstanceScores:
         self.is_class_agnostic = is_class_agnostic
         self._verdicts = [np.zeros(0, _VERDICT)]
         # By class: instances of the ground truth, and predictions, that count.
-        self._counts = np.zeros((2, len(self.label_set)), np.int64)
+        class_count = len(self.label_set)
+        self._counts = np.zeros((2, class_count), np.int64)
         # Number of predictions that do not count: small ones, and those of other classes.
         self._left_out = np.zeros(2, np.int64)
 
@@ -91,13 +98,16 @@ class InstanceScores:
             missed = overlaps.classes[overlaps.is_large & ~is_matched]
             # A prediction may have several verdicts at one threshold, and both kinds of them.
             rows = correct + wrong
-            verdicts = np.zeros(len(rows) + len(missed), _VERDICT)
+            row_count = len(rows)
             train_ids = np.append(overlaps.labels[rows], missed)
-            verdicts["cell"] = train_ids * len(THRESHOLDS) + index
-            verdicts["outcome"] = _MISSED
-            verdicts["outcome"][: len(rows)] = _WRONG
-            verdicts["outcome"][: len(correct)] = _CORRECT
-            verdicts["score"][: len(rows)] = overlaps.scores[rows]
+            verdicts = np.zeros(len(train_ids), _VERDICT)
+            verdicts["cell"] = train_ids * len(THRESHOLDS)
+            verdicts["cell"] += index
+            outcomes = verdicts["outcome"]
+            outcomes[:] = _MISSED
+            outcomes[:row_count] = _WRONG
+            outcomes[: len(correct)] = _CORRECT
+            verdicts["score"][:row_count] = overlaps.scores[rows]
             self._verdicts.append(verdicts)
 
     def merge(self, other: InstanceScores) -> None:
@@ -111,10 +121,12 @@ class InstanceScores:
     ) -> tuple[InstancePrediction, InstanceTruth]:
         """Give all predictions and all instances the first of the classes that count."""
         counted = counted_classes(self.label_set)
+        first = counted[0]
         is_counted = np.isin(ground_truth.labels, counted)
-        labels = np.where(is_counted, counted[0], ground_truth.labels)
+        labels = np.where(is_counted, first, ground_truth.labels)
         truth = InstanceTruth(labels=labels, instances=ground_truth.instances)
-        predicted = np.full(len(np.asarray(prediction.labels)), counted[0])
+        count = len(np.asarray(prediction.labels))
+        predicted = np.full(count, first)
         return prediction._replace(labels=predicted), truth
 
     def result(self) -> ScoreTable:
@@ -164,11 +176,14 @@ class InstanceScores:
         # Divide them into one part for each cell; many are empty.
         threshold_count = len(THRESHOLDS)
         all_cells = np.arange(1, len(self.label_set) * threshold_count)
-        parts = np.split(verdicts, np.searchsorted(verdicts["cell"], all_cells))
+        bounds = np.searchsorted(verdicts["cell"], all_cells)
+        parts = np.split(verdicts, bounds)
         precisions = {}
-        for train_id in np.flatnonzero(self._counts[0]).tolist():
+        instances = self._counts[0]
+        for train_id in np.flatnonzero(instances).tolist():
             first = train_id * threshold_count
-            precisions[train_id] = list(map(_integrate, parts[first : first + threshold_count]))
+            of_class = parts[first : first + threshold_count]
+            precisions[train_id] = [_integrate(part) for part in of_class]
         return precisions
 
 
@@ -184,15 +199,19 @@ def _integrate(verdicts: NDArray[np.void]) -> float:
     # Index of the first verdict of each distinct confidence, (C,). The verdicts from there on are
     # those at or above this confidence.
     _, starts = np.unique(predicted["score"], return_index=True)
-    correct_before = np.append(0, np.cumsum(is_correct))
+    cumulated = np.cumsum(is_correct)
+    correct_before = np.append(0, cumulated)
     correct_count = correct_before[-1]
     correct_above = correct_count - correct_before[starts]
     counts_above = len(predicted) - starts
-    positive_count = max(1, correct_count + np.count_nonzero(is_missed))
+    missed_count = np.count_nonzero(is_missed)
+    positive_count = max(1, correct_count + missed_count)
 
     # Precision and recall at each confidence; above the highest one, precision is 1 and recall 0.
-    precision = np.append(correct_above / counts_above, 1.0)
-    recall = np.append(correct_above / positive_count, 0.0)
+    precision = correct_above / counts_above
+    precision = np.append(precision, 1.0)
+    recall = correct_above / positive_count
+    recall = np.append(recall, 0.0)
 
     # Recall falls as confidence rises. Each precision counts for half the distance between the
     # recalls before and after it. The first recall is repeated, because nothing precedes it.

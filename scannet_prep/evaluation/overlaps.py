@@ -193,11 +193,13 @@ def find_overlaps(
     width = len(classes) + 1
     cells = rows * width
     cells += numbers[vertices]
-    counts = np.bincount(cells, minlength=len(predictions) * width)
+    cell_count = len(predictions) * width
+    counts = np.bincount(cells, minlength=cell_count)
     counts = counts.reshape(-1, width)
     common = counts[:, 1:]
     # This is never 0: every instance has a vertex.
-    unions = sizes + pred_sizes[:, None] - common
+    both = sizes + pred_sizes[:, None]
+    unions = both - common
     return Overlaps(
         numbers=numbers,
         classes=classes,
@@ -236,10 +238,15 @@ def _number_instances(
     has_number = instances >= 0
     is_instance = np.isin(labels, counted) & has_number
     # Class and number as one integer: class * base + number.
-    base = int(instances.max(initial=0)) + 1
+    largest = instances.max(initial=0)
+    base = int(largest) + 1
     vertex_keys = labels[is_instance] * base
     vertex_keys += instances[is_instance]
-    keys, inverse, sizes = np.unique(vertex_keys, return_inverse=True, return_counts=True)
+    keys, inverse, sizes = np.unique(
+        vertex_keys,
+        return_inverse=True,
+        return_counts=True,
+    )
     numbers = np.zeros(len(labels), np.intp)
     numbers[is_instance] = inverse + 1
     classes, own_numbers = np.divmod(keys, base)
@@ -271,13 +278,16 @@ def check_prediction(
         raise ContentError(f"masks: found {found}, expected {shape}: {rows}")
     is_inside = masks.astype(np.bool_, copy=False)
     if masks.dtype != np.bool_ and not np.array_equal(masks, is_inside):
-        found = f"{masks.dtype} from {masks.min():g} to {masks.max():g}"
+        least = masks.min()
+        largest = masks.max()
         raise ContentError(
-            f"masks: found {found}, expected bool, or only 0 and 1",
+            f"masks: found {masks.dtype} from {least:g} to {largest:g}, "
+            "expected bool, or only 0 and 1",
             "compare with a threshold first: masks > 0.5 for probabilities, masks > 0 for logits",
         )
-    is_number = scores.shape == labels.shape and scores.dtype.kind in "iuf"
-    if not (is_number and np.isfinite(scores).all()):
+    has_shape = scores.shape == labels.shape
+    is_number = scores.dtype.kind in "iuf"
+    if not (has_shape and is_number and np.isfinite(scores).all()):
         found = describe_array(scores)
         raise ContentError(f"scores: found {found}, expected {len(labels)} finite numbers")
     return is_inside, labels, scores.astype(np.float64)

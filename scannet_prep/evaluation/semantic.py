@@ -103,7 +103,8 @@ class SemanticScores:
         # Vertices by class, int64 (K,), and IoU by class, (K,).
         correct = self.confusion.diagonal()
         truth = self.confusion.sum(axis=1)
-        predicted = self.confusion[:, :-1].sum(axis=0)
+        of_classes = self.confusion[:, :-1]
+        predicted = of_classes.sum(axis=0)
         unions = truth + predicted - correct
         divisors = np.maximum(unions, 1)
         ious = correct / divisors

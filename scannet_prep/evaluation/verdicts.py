@@ -117,11 +117,13 @@ def judge_instances(
     of_instances = reasons.min(axis=0, initial=Verdict.MISSED)
     # A part is not wrong because of a split if its instance has a stronger verdict.
     is_split = of_instances == Verdict.SPLIT
-    reasons[(reasons == Verdict.SPLIT) & ~is_split] = _NO_REASON
+    is_part = reasons == Verdict.SPLIT
+    reasons[is_part & ~is_split] = _NO_REASON
     of_instances[~overlaps.is_large] = _NONE
     of_predictions = np.full(len(overlaps.labels), _NONE)
     judged = matching.correct + matching.wrong
-    of_predictions[judged] = reasons[judged].min(axis=1, initial=Verdict.FALSE_POSITIVE)
+    strongest = reasons.min(axis=1, initial=Verdict.FALSE_POSITIVE)
+    of_predictions[judged] = strongest[judged]
 
     matched = overlaps.instances[matching.is_matched].tolist()
     correct = overlaps.predictions[matching.correct].tolist()
@@ -157,24 +159,28 @@ def _find_reasons(overlaps: Overlaps, matching: Matching, masks: BoolArray) -> I
     """
     reasons = np.full(overlaps.common.shape, _NO_REASON)
     # The instance contains most of the prediction, and is mostly covered by such parts.
-    is_part = overlaps.common / overlaps.pred_sizes[:, np.newaxis] > _MOST
+    pred_sizes = overlaps.pred_sizes[:, np.newaxis]
+    is_part = overlaps.common / pred_sizes > _MOST
     for instance, size in enumerate(overlaps.sizes.tolist()):
         parts = masks[is_part[:, instance]]
         is_inside = overlaps.numbers == instance + 1
-        covered = np.count_nonzero(parts.any(axis=0) & is_inside)
+        is_covered = parts.any(axis=0) & is_inside
+        covered = np.count_nonzero(is_covered)
         if len(parts) > 1 and covered > _MOST * size:
             reasons[is_part[:, instance], instance] = Verdict.SPLIT
 
     # The prediction contains most of the instance, and most of another one.
     merges = overlaps.common / overlaps.sizes > _MOST
     merges &= overlaps.is_large
-    merges[merges.sum(axis=1) < 2] = False
+    merged_counts = merges.sum(axis=1)
+    merges[merged_counts < 2] = False
     reasons[merges] = Verdict.MERGED
 
     is_above = overlaps.ious > IOU_THRESHOLD
     reasons[is_above & ~overlaps.has_class] = Verdict.WRONG_CLASS
     reasons[:, ~overlaps.is_large] = _NO_REASON
-    reasons[matching.correct, np.flatnonzero(matching.is_matched)] = Verdict.MATCHED
+    matched = np.flatnonzero(matching.is_matched)
+    reasons[matching.correct, matched] = Verdict.MATCHED
     return reasons
 
 
@@ -218,16 +224,26 @@ def _list_pairs(
 
     def add(verdict: int, row: int, column: int) -> None:
         iou = float(ious[row, column])
-        pairs.append(Pair(Verdict(verdict), instances[column], predictions[row], iou))
+        pair = Pair(
+            Verdict(verdict),
+            instances[column],
+            predictions[row],
+            iou,
+        )
+        pairs.append(pair)
 
     explains = reasons == of_instances
     explains |= reasons == of_predictions[:, np.newaxis]
     for row, column in np.argwhere(explains).tolist():
         add(reasons[row, column], row, column)
-    for column in np.flatnonzero(of_instances == Verdict.MISSED).tolist():
-        add(Verdict.MISSED, _find_largest(ious[:, column]), column)
-    for row in np.flatnonzero(of_predictions == Verdict.FALSE_POSITIVE).tolist():
-        add(Verdict.FALSE_POSITIVE, row, _find_largest(ious[row]))
+    missed = np.flatnonzero(of_instances == Verdict.MISSED)
+    for column in missed.tolist():
+        nearest = _find_largest(ious[:, column])
+        add(Verdict.MISSED, nearest, column)
+    false = np.flatnonzero(of_predictions == Verdict.FALSE_POSITIVE)
+    for row in false.tolist():
+        nearest = _find_largest(ious[row])
+        add(Verdict.FALSE_POSITIVE, row, nearest)
     pairs.sort(key=lambda pair: pair.verdict)
     return tuple(pairs)
 

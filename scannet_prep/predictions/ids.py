@@ -58,7 +58,12 @@ class IdCounts:
             for numbering in list_numberings(self._declared.label_set, predictions.task)
         ]
 
-    def read(self, scene_id: str, vertex_count: int, scene: ProcessedScene | None = None) -> Any:  # noqa: ANN401 - by task
+    def read(
+        self,
+        scene_id: str,
+        vertex_count: int,
+        scene: ProcessedScene | None = None,
+    ) -> Any:  # noqa: ANN401 - by task
         """Read the prediction of a scene, and count its ids; see `Predictions.read`.
 
         Args:
@@ -101,9 +106,12 @@ class IdCounts:
         problems = []
         strays = sorted(found - declared.train_ids.keys() - UNLABELED_IDS)
         if strays:
-            share = f"{self._totals[strays].sum():,} of {self._totals.sum():,}"
+            count = self._totals[strays].sum()
+            total = self._totals.sum()
             names = list_some([str(number) for number in strays])
-            problems.append(f"{share} predicted ids are not classes ({declared.name}): {names}")
+            problems.append(
+                f"{count:,} of {total:,} predicted ids are not classes ({declared.name}): {names}"
+            )
         if is_submission:
             best = self._judge_submission(found, problems)
         else:
@@ -134,14 +142,24 @@ class IdCounts:
         ids = list(declared.train_ids)
         walls = totals[ids[label_set["wall"].train_id]]
         floors = totals[ids[label_set["floor"].train_id]]
-        unlabeled = totals[list(UNLABELED_IDS - declared.train_ids.keys())].sum()
-        if self._predictions.task == "semantic" and unlabeled >= walls:
+        unlabeled_ids = UNLABELED_IDS - declared.train_ids.keys()
+        unlabeled = totals[list(unlabeled_ids)].sum()
+        task = self._predictions.task
+        if task == "semantic" and unlabeled >= walls:
             problems.append(f"{unlabeled:,} vertices are unlabeled, but only {walls:,} are wall")
-        if self._predictions.task == "instance" and walls + floors:
-            problems.append(f"{walls + floors:,} of {totals.sum():,} instances are wall or floor")
-        numberings = [declared, *(numbering for numbering, _ in self._readings)]
-        best = min(numberings, key=lambda each: len(each.train_ids.keys() ^ found))
-        if len(best.label_set) < len(label_set) and found <= best.train_ids.keys():
+        stuff = walls + floors
+        if task == "instance" and stuff:
+            problems.append(f"{stuff:,} of {totals.sum():,} instances are wall or floor")
+
+        def count_differences(numbering: Numbering) -> int:
+            return len(numbering.train_ids.keys() ^ found)
+
+        best = declared
+        for numbering, _ in self._readings:
+            if count_differences(numbering) < count_differences(best):
+                best = numbering
+        is_smaller = len(best.label_set) < len(label_set)
+        if is_smaller and found <= best.train_ids.keys():
             problems.append(f"all of the {len(found)} ids are {best.name}, too")
         return best
 

@@ -72,19 +72,43 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         raw_ids = dict(zip(each.ids, classes, strict=True))
         of_set = f"with --label-set {each.name.lower()}"
         save = f"save train ids as .npy (instances: .npz), {of_set}"
+        from_1 = dict(enumerate(classes, 1))
+        without_0 = dict(enumerate(classes, -1))
         numberings += [
             Numbering(name, each, dict(enumerate(classes)), save),
-            Numbering(raw_name, each, raw_ids, f"save raw ids as .txt, {of_set}"),
-            Numbering(f"{name} + 1", each, dict(enumerate(classes, 1)), f"subtract 1; {save}"),
-            Numbering(f"{name} - 1", each, dict(enumerate(classes, -1)), f"add 1; {save}"),
+            Numbering(
+                raw_name,
+                each,
+                raw_ids,
+                f"save raw ids as .txt, {of_set}",
+            ),
+            Numbering(
+                f"{name} + 1",
+                each,
+                from_1,
+                f"subtract 1; {save}",
+            ),
+            Numbering(
+                f"{name} - 1",
+                each,
+                without_0,
+                f"add 1; {save}",
+            ),
         ]
         if task == "instance":
             name = f"{each.name} classes counted without wall and floor"
             counted = counted_classes(each)
+            from_0 = dict(enumerate(counted))
+            from_1 = dict(enumerate(counted, 1))
             skipped = sorted(each[name].train_id for name in NO_INSTANCES)
             make = f"{save}: np.delete(np.arange({len(each)}), {skipped})"
             numberings += [
-                Numbering(name, each, dict(enumerate(counted)), f"{make}[ids]"),
-                Numbering(f"{name} + 1", each, dict(enumerate(counted, 1)), f"{make}[ids - 1]"),
+                Numbering(name, each, from_0, f"{make}[ids]"),
+                Numbering(
+                    f"{name} + 1",
+                    each,
+                    from_1,
+                    f"{make}[ids - 1]",
+                ),
             ]
     return numberings

@@ -25,7 +25,7 @@ _ENDINGS = {
     "semantic": (".txt", ".npy", "_pred.npy", ".eval.npz"),
     "instance": (".txt", ".npz"),
 }
-_LINE = re.compile(r"\s*([-+]?\d+\s*)?", re.ASCII)
+_NO_NUMBER = re.compile(r"\S*[^-+\d\s]\S*", re.ASCII)
 _HINT_NUMBERS = "np.savetxt writes whole numbers with fmt='%d'"
 
 
@@ -115,8 +115,9 @@ class Predictions(NamedTuple):
         if not is_table or np.isnan(scores).any():
             found = describe_array(scores)
             raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
+        columns = scores.argmax(axis=1)
         # The first column, for unlabeled, becomes -1.
-        return np.asarray(scores.argmax(axis=1) - 1)
+        return np.asarray(columns - 1)
 
 
 def find_predictions(
@@ -146,16 +147,17 @@ def find_predictions(
             if scene_id == path.name or not is_scene:
                 continue
             if scene_id in paths:
-                names = f"{paths[scene_id].name} and {path.name}"
-                problem = f"{folder}: has {names}, expected one prediction per scene"
-                raise UsageError(problem, "remove one of them")
+                other = paths[scene_id].name
+                problem = f"has {other} and {path.name}, expected one prediction per scene"
+                raise UsageError(f"{folder}: {problem}", "remove one of them")
             paths[scene_id] = path
     is_raw = {path.suffix == ".txt" for path in paths.values()}
     if len(is_raw) > 1:
         problem = "has .txt files, which hold raw ids, and arrays, which hold train ids"
         raise UsageError(f"{folder}: {problem}, expected one of the two", "use two folders")
     train_ids, raw_ids, *_ = list_numberings(label_set, task)
-    return Predictions(task, raw_ids if True in is_raw else train_ids, folder, paths)
+    numbering = raw_ids if True in is_raw else train_ids
+    return Predictions(task, numbering, folder, paths)
 
 
 def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:
@@ -182,25 +184,24 @@ def read_numbers(path: Path) -> IntArray:
         int64 (N,).
 
     Raises:
-        FileError: The file cannot be read, or a line is not a whole number.
+        FileError: The file cannot be read, or contains something else.
     """
     data = read_file(path)
     # A shortcut for numbers of one digit each, as in masks: digits and ends of lines alternate.
     codes = np.frombuffer(data.rstrip(b"\n"), np.uint8)
     digits = codes[::2] - ord("0")
     ends = codes[1::2]
-    has_ends = len(digits) > len(ends) and (ends == ord("\n")).all()
+    is_end = ends == ord("\n")
+    has_ends = len(digits) > len(ends) and is_end.all()
     if has_ends and digits.max() < 10:
         return digits.astype(np.int64)
     text = read_text(path)
     try:
         return np.fromstring(text, np.int64, sep=" ")
     except (ValueError, DeprecationWarning):
-        for number, line in enumerate(text.splitlines(), start=1):
-            if not _LINE.fullmatch(line):
-                problem = f"line {number:,}: found {line!r:.40}, expected a whole number"
-                raise FileError(path, problem, _HINT_NUMBERS) from None
-        raise
+        found = [*_NO_NUMBER.findall(text), text]
+        problem = f"found {found[0]!r:.40}, expected whole numbers, one per line"
+        raise FileError(path, problem, _HINT_NUMBERS) from None
 
 
 def _read_list(path: Path, vertex_count: int) -> InstancePrediction:
