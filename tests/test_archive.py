@@ -260,7 +260,7 @@ def test_file_that_is_no_archive_is_named_by_each_reader(tmp_path):
 def test_places_that_cannot_be_read_are_named(packed, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, message in {
-        "pipe": "is a named pipe, expected a file",
+        "pipe": "is a named pipe or a device, expected a file",
         "missing.tar.zst": "no such file",
     }.items():
         outcome = run_main("unpack", tmp_path / name)

@@ -100,8 +100,8 @@ def test_limits_are_those_of_all_control_groups_and_of_slurm(tmp_path):
     root = write_group(tmp_path / "outer", files)
     environ = {"SLURM_CPUS_PER_TASK": "7", "SLURM_CPUS_ON_NODE": "9"}
     cores = find_core_limits(environ, root)
-    assert {*cores} == {"affinity", "Slurm", "container"}
-    assert (cores["Slurm"], cores["container"]) == (7, 1)
+    assert cores.pop("affinity") >= 1
+    assert cores == {"SLURM_CPUS_PER_TASK": 7, "SLURM_CPUS_ON_NODE": 9, "container": 1}
     memory = find_memory_limits(root)
     assert {*memory} == {"machine", "container"}
     assert memory["container"] == 2 * GIB
@@ -116,7 +116,5 @@ def test_values_that_are_no_limits_are_ignored(tmp_path):
     slurm = {"SLURM_CPUS_PER_TASK": "²", "SLURM_CPUS_ON_NODE": "4(x2)"}
     assert [*find_core_limits(slurm, root)] == ["affinity"]
     assert {*find_memory_limits(root)} == {"machine"}
-    (root / GROUPS / "job/cpu.max").write_text("100000 -1")
-    assert [*find_core_limits(slurm, root)] == ["affinity"]
     (root / MEMBERSHIP).write_bytes(b"0::/\0\n::\n\xff\n0::/../../..\n")
     assert [*find_core_limits({}, root)] == ["affinity"]

@@ -124,8 +124,8 @@ def test_path_that_cannot_be_written_is_an_error_and_nothing_changes(obstacles, 
         ("nowhere", MissingFileError, "is a link that leads nowhere"),
         ("folder", FileError, "cannot be read: Is a directory"),
         ("file/below", FileError, "cannot be read: Not a directory"),
-        ("pipe", FileError, "is a named pipe, expected a file"),
-        ("null", FileError, "is a device, expected a file"),
+        ("pipe", FileError, "is a named pipe or a device, expected a file"),
+        ("null", FileError, "is a named pipe or a device, expected a file"),
         ("file", FileError, "has 2 bytes, expected at most 1"),
         ("a\0b", FileError, "has a NUL in its name"),
     ],
@@ -136,7 +136,6 @@ def test_path_that_cannot_be_read_is_an_error_with_its_name(obstacles, name, err
 
     assert type(caught.value) is error_type
     assert caught.value.path == obstacles / name
-    assert not files.has_content(obstacles / name, b"1")
 
 
 def test_folder_is_made_unless_a_file_is_there(obstacles):

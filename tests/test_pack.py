@@ -132,7 +132,7 @@ REFUSALS = {
         "is not the file that",
     ),
     "missing": ("processed", lambda path: (path / f"val/{VAL}.npz").unlink(), f"val/{VAL}.npz: no"),
-    "named pipe": ("raw", write_fifo, "fifo: is a named pipe"),
+    "named pipe": ("raw", write_fifo, "fifo: is a named pipe or"),
     "dangling link": ("raw", write_dangling, ".sens: is a link that leads nowhere"),
     "large file": ("raw", write_large, f"{TRAIN}.sens: has 1,073,741,825 bytes"),
 }

@@ -118,8 +118,8 @@ def test_scene_folder_without_permission_fails_one_scene(two_dir, mode, command)
 @pytest.mark.parametrize(
     ("problem", "make"),
     [
-        ("is a named pipe, expected a file", os.mkfifo),
-        ("is a device, expected a file", link_to_device),
+        ("is a named pipe or a device, expected a file", os.mkfifo),
+        ("is a named pipe or a device, expected a file", link_to_device),
         ("cannot be read: Is a directory", Path.mkdir),
     ],
 )

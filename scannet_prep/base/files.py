@@ -42,15 +42,11 @@ _HINT_SPACE = "free some space or choose another disk, then run the same command
 RESERVE_BYTES = 200_000_000
 # Larger than any file that is read as a whole.
 _MAX_BYTES = 1 << 32
-# For files that are read in blocks.
-_ANY_BYTES = 1 << 60
 # Opening a FIFO would wait for a writer. Windows has neither FIFOs nor this flag.
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 _HINT_TEXT = "save it as plain text in UTF-8; if it is not yours, get it again"
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
 _COMMENT = re.compile(r"^#.*", re.MULTILINE)
-_FILE_TYPES = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe"}
-_BLOCK_BYTES = 1 << 18
 _TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -69,26 +65,21 @@ class Fingerprint:
     @classmethod
     def from_bytes(cls, *chunks: Buffer) -> Fingerprint:
         """Compute the fingerprint of the whole content of a file, in one or several pieces."""
-        return cls._from_chunks(chunks)
-
-    @classmethod
-    def from_file(cls, path: Path) -> Fingerprint:
-        """Compute the fingerprint of a file of any size.
-
-        Raises:
-            FileError: The file does not exist, or cannot be read.
-        """
-        with open_file(path, _ANY_BYTES) as file:
-            return cls._from_chunks(iter(lambda: file.read(_BLOCK_BYTES), b""))
-
-    @classmethod
-    def _from_chunks(cls, chunks: Iterable[Buffer]) -> Fingerprint:
         size_bytes = 0
         crc32 = 0
         for chunk in chunks:
             size_bytes += len(chunk)
             crc32 = deflate.crc32(chunk, crc32)
         return cls(size_bytes, f"{crc32:08x}")
+
+    @classmethod
+    def from_file(cls, path: Path) -> Fingerprint:
+        """Compute the fingerprint of a file.
+
+        Raises:
+            FileError: The file does not exist, or cannot be read.
+        """
+        return cls.from_bytes(read_file(path))
 
 
 @contextmanager
@@ -111,8 +102,7 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
         with FileIO(path, opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                kind = _FILE_TYPES.get(stat.S_IFMT(status.st_mode), "a device")
-                raise FileError(path, f"is {kind}, expected a file")
+                raise FileError(path, "is a named pipe or a device, expected a file")
             if status.st_size > max_bytes:
                 raise FileError(
                     path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}"
@@ -266,37 +256,17 @@ def check_space(folder: Path, needed_bytes: int) -> None:
         )
 
 
-def check_is_folder(path: Path) -> None:
-    """Check that a path is a folder, or can become one.
-
-    Raises:
-        OutputError: The path, or one of its parents, is not a folder.
-    """
-    existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
-    if existing is not None and not existing.is_dir():
-        raise OutputError(f"{existing}: is not a folder")
-
-
 def write_if_changed(path: Path, data: Buffer) -> None:
     """Write a file as `write_atomically` does, unless it has this content already.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full.
     """
-    if not has_content(path, data):
-        write_atomically(path, [data])
-
-
-def has_content(path: Path, data: Buffer) -> bool:
-    """Whether a file exists and has this content.
-
-    False for a file that cannot be read: writing it shows the reason.
-    """
-    try:
-        # A longer file is not read: it raises FileError.
-        return read_file(path, max_bytes=len(data)) == data
-    except FileError:
-        return False
+    # A longer file is not read, and one that cannot be read is written: that shows the reason.
+    with suppress(FileError):
+        if read_file(path, max_bytes=len(data)) == data:
+            return
+    write_atomically(path, [data])
 
 
 def have_sizes(folder: Path, sizes: Mapping[str, int]) -> bool:

@@ -1,6 +1,6 @@
 """Lock of an output folder, so that only one run at a time writes into it.
 
-    .scannet-prep.lock    names the process that holds it; removed when the run ends
+    .scannet-prep.lock    exists while a run holds it
 
 The operating system releases the lock when the process ends, even if it is killed.
 """
@@ -8,7 +8,6 @@ The operating system releases the lock when the process ends, even if it is kill
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -31,7 +30,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         folder: The folder into which the run writes; it exists.
 
     Raises:
-        OutputError: Another run holds the lock; the message names its machine and process.
+        OutputError: Another run holds the lock.
         OutputError: This is Windows, where folders are only read.
     """
     try:
@@ -45,7 +44,7 @@ def run_lock(folder: Path) -> Iterator[None]:
     except OSError:  # if something is to be written, that error names the reason
         yield
         return
-    with FileIO(descriptor, "r+") as file:
+    with FileIO(descriptor) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have removed this file, and another run may have made a new one.
@@ -55,11 +54,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         except OSError:  # a file system without locks
             is_taken = False
         if is_taken:
-            holder = file.read(200).decode("ascii", "replace").strip() or "another run"
-            raise OutputError(f"{folder}: {holder} is working in this folder", _HINT_LOCKED)
-        with suppress(OSError):  # on a full disk, the lock stays empty
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            raise OutputError(f"{folder}: another run is working in this folder", _HINT_LOCKED)
         try:
             yield
         finally:

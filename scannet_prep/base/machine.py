@@ -12,7 +12,7 @@ from pathlib import Path
 def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
     """Find how many cores this process may keep busy, by the name of each limit that applies.
 
-    The smallest number counts. There is always at least one.
+    The smallest number counts, but at least one core may be used. There is always a limit.
 
     Args:
         environ: The environment; Slurm describes its limits there.
@@ -23,22 +23,15 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
         limits["affinity"] = len(os.sched_getaffinity(0))
 
     # Slurm may set either variable, or both.
-    slurm_cores = {
-        _read_count(environ, "SLURM_CPUS_PER_TASK"),
-        _read_count(environ, "SLURM_CPUS_ON_NODE"),
-    }
-    slurm_cores -= {0}
-    if slurm_cores:
-        limits["Slurm"] = min(slurm_cores)
-
-    quotas = []
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        text = environ.get(name, "")
+        if text.isdecimal():
+            limits[name] = int(text)
     for text in _iter_group_files("cpu.max", root):
-        with suppress(ValueError):  # without a limit, the text is "max"
+        with suppress(ValueError, ZeroDivisionError):  # without a limit, the text is "max"
             quota, period = map(int, text.split())
-            if quota > 0 and period > 0:
-                quotas.append(math.ceil(quota / period))
-    if quotas:
-        limits["container"] = min(quotas)
+            cores = math.ceil(quota / period)
+            limits["container"] = min(cores, limits.get("container", cores))
     return limits
 
 
@@ -53,18 +46,11 @@ def find_memory_limits(root: Path = Path("/")) -> dict[str, int]:
     if not hasattr(os, "sysconf"):  # Windows
         return {}
     limits = {"machine": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
-    # Without a limit, the text is "max".
-    texts = [text.strip() for text in _iter_group_files("memory.max", root)]
-    group_limits = [int(text) for text in texts if text.isdecimal()]
-    if group_limits:
-        limits["container"] = min(group_limits)
+    for text in _iter_group_files("memory.max", root):
+        with suppress(ValueError):  # without a limit, the text is "max"
+            size_bytes = int(text)
+            limits["container"] = min(size_bytes, limits.get("container", size_bytes))
     return limits
-
-
-def _read_count(environ: Mapping[str, str], name: str) -> int:
-    """Read a number; 0 if the variable is not set, or not a number."""
-    text = environ.get(name, "")
-    return int(text) if text.isdecimal() else 0
 
 
 def _iter_group_files(name: str, root: Path) -> Iterator[str]:
