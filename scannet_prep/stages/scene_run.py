@@ -161,11 +161,12 @@ def run(
             raise OutputError(f"{out_dir}: another run has changed it", _HINT_CHANGED)
         check_space(out_dir, plan.needed_bytes)
         _remove_leftovers(out_dir)
-        # Own scenes do not derive from ScanNet.
-        if any(SceneId.is_of_release(task.scene_id) for task in plan.tasks):
-            write_if_changed(out_dir / NOTICE_NAME, NOTICE_TEXT.encode())
         record = _RunState(plan)
         record.save()
+        # After the manifest, which shows whose folder this is. Own scenes do not derive from
+        # ScanNet.
+        if any(SceneId.is_of_release(task.scene_id) for task in plan.tasks):
+            write_if_changed(out_dir / NOTICE_NAME, NOTICE_TEXT.encode())
         try:
             with progress.work(plan.stage.name, len(plan.kept) + len(plan.tasks), "scenes"):
                 progress.advance(len(plan.kept))
