@@ -123,7 +123,7 @@ def flatten(raw_dir):
 
 
 REFUSALS = {
-    "other place": ("raw", flatten, f"places from which none is packed: {VAL}"),
+    "other place": ("raw", flatten, f"outside of scans/ and scans_test/: {VAL}"),
     "unfinished": ("processed", add_unfinished, "manifest.json"),
     "no manifest": ("processed", lambda path: (path / "manifest.json").unlink(), "holds neither"),
     "changed": (

@@ -270,7 +270,7 @@ def _choose(same: Sequence[RawScene], findings: list[Finding]) -> RawScene:
     if official and splits and official not in splits:
         problem = f"{chosen.scene_id} is a {official} scene, but lies among {splits[0]} scenes"
     if official is Split.TEST and Split.TRAIN in splits:
-        findings.append(_note(chosen.directory, "lies in scans/, and is in the split test"))
+        findings.append(_note(chosen.directory, "lies in scans/, but is a scene of the test split"))
     return replace(chosen, problem=problem)
 
 

@@ -100,7 +100,7 @@ def _find_groups(source: Path, place: Place, kind: TreeKind) -> tuple[list[FileG
             files.setdefault(owner, {})[name] = path
     lost = [name for name, scene in place.scenes.items() if scene.size_bytes and name not in files]
     if lost:
-        problem = f"holds scenes in places from which none is packed: {list_some(lost)}"
+        problem = f"has scenes outside of scans/ and scans_test/: {list_some(lost)}"
         raise FileError(source, problem, _HINT_PLACE)
     splits = place.splits | {"": ""}
     groups = [
