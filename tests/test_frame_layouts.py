@@ -16,6 +16,7 @@ from commands import TEST, TRAIN, patch, raw_file, run_main
 from PIL import Image
 from streams import LOST, encode_stream, make_intrinsic
 
+from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release
 
 SCENES = [TRAIN, TEST]
@@ -298,6 +299,12 @@ def test_program_sees_known_points_where_images_show_them(
 
     checked = [check(*view) for view in read(tmp_path)]
     assert len(checked) == count
+    for scene in FrameFolder(tmp_path):
+        for frame in scene:
+            if frame.number != LOST_NUMBER:
+                camera_from_scan = np.linalg.inv(frame.pose)
+                intrinsic = scene.color_camera.intrinsic
+                check(frame.read("color"), frame.number, intrinsic, camera_from_scan)
     again = extract(raw_dir, tmp_path)
     assert again.json["kept"] == SCENES
     assert run_main("verify", tmp_path).status == 0

@@ -360,10 +360,15 @@ def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
     outcome = run_main(*words, "--frames", f"@{path}", "-o", tmp_path / "other")
     (failure,) = outcome.json["failures"]
     assert (outcome.json["made"], failure["message"]) == ([VAL], "has no frame 7, only 7 frames")
-    for line in (f"{TRAIN} x", f"{TRAIN}/color/1.jpg"):
+    not_numbers = "is not a scene and numbers of frames"
+    for line, problem in (
+        (f"{TRAIN} x", not_numbers),
+        (f"{TRAIN}/color/1.jpg", not_numbers),
+        ("#", "names no frames"),
+    ):
         path.write_text(line)
         outcome = run_main(*words, "--frames", f"@{path}")
-        assert "is not a scene and numbers of frames" in outcome.json["message"]
+        assert problem in outcome.json["message"]
     path.write_text(f"{TRAIN} 1")
     outcome = run_main(*words, "--frames", f"@{path}", "--scenes", TRAIN)
     assert "both name scenes" in outcome.json["message"]

@@ -68,12 +68,15 @@ def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
     return file.getvalue()
 
 
-def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Decode a JPEG image in color.
+def decode_color(
+    data: bytes, size: tuple[int, int], file_format: str = "JPEG"
+) -> NDArray[np.uint8]:
+    """Decode an image in color.
 
     Args:
         data: The file.
         size: The expected width and height.
+        file_format: `JPEG` or `PNG`.
 
     Returns:
         uint8 (H, W, 3), red, green, blue.
@@ -81,7 +84,7 @@ def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
     Raises:
         ContentError: It is damaged, or has another size.
     """
-    return np.array(_decode(data, size, "JPEG").convert("RGB"), np.uint8)
+    return np.array(_decode(data, size, file_format).convert("RGB"), np.uint8)
 
 
 def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:

@@ -123,13 +123,14 @@ class ExtractedFrame:
 
         Raises:
             UsageError: It was not extracted.
-            FileError: The file is missing or damaged.
+            FileError: The file is missing or damaged, or the layout stores depth in another way.
         """
         path = self.find(content)
         data = read_file(path, _MAX_IMAGE_BYTES)
         try:
             if content == "color":
-                return decode_color(data, self.scene.color_camera.size)
+                file_format = "PNG" if path.suffix == ".png" else "JPEG"
+                return decode_color(data, self.scene.color_camera.size, file_format)
             camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
             return decode_gray(data, camera.size)
         except ContentError as error:

@@ -44,12 +44,15 @@ class Layout:
     shrinks_color: bool = False
 
 
-_INTRINSIC_FOLDER: dict[str, SceneContent] = {
-    "intrinsic/intrinsic_color.txt": "intrinsic_color",
-    "intrinsic/extrinsic_color.txt": "extrinsic_color",
-    "intrinsic/intrinsic_depth.txt": "intrinsic_depth",
-    "intrinsic/extrinsic_depth.txt": "extrinsic_depth",
-}
+_MATRICES: tuple[SceneContent, ...] = (
+    "intrinsic_color",
+    "extrinsic_color",
+    "intrinsic_depth",
+    "extrinsic_depth",
+)
+_MATRIX_FOLDER = {f"intrinsic/{name}.txt": name for name in _MATRICES}
+# The options that cannot be chosen where other files tell the numbers and cameras of all frames.
+_EXACT = ("first", "at_most", "size", "keeps_lost")
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
     "official": Layout(
@@ -60,7 +63,7 @@ LAYOUTS = {
             "labels": "label/{number}.png",
             "instances": "instance/{number}.png",
         },
-        of_scene=_INTRINSIC_FOLDER,
+        of_scene=_MATRIX_FOLDER,
     ),
     # scannet_frames_25k.zip of the release.
     "frames25k": Layout(
@@ -96,7 +99,7 @@ LAYOUTS = {
         of_scene={"intrinsic.txt": "intrinsic_color", "depth_intrinsic.txt": "intrinsic_depth"},
         folder="posed_images/{scene}",
         defaults={"every": 10, "keeps_lost": True},
-        fixed=("first", "at_most", "size", "keeps_lost"),
+        fixed=_EXACT,
     ),
     # A model of COLMAP, as 3D Gaussian splatting reads it.
     "colmap": Layout(
@@ -146,12 +149,7 @@ LAYOUTS = {
             "depth": "{number:06}-depth.png",
             "pose": "{number:06}.txt",
         },
-        of_scene={
-            "intrinsic_color.txt": "intrinsic_color",
-            "extrinsic_color.txt": "extrinsic_color",
-            "intrinsic_depth.txt": "intrinsic_depth",
-            "extrinsic_depth.txt": "extrinsic_depth",
-        },
+        of_scene={f"{name}.txt": name for name in _MATRICES},
         defaults={"every": 1, "first": 600, "keeps_lost": True},
     ),
     # What ScanNet's SensReader for C++ writes; ScanNet-1500 of SuperGlue names these files.
@@ -172,9 +170,9 @@ LAYOUTS = {
             "depth": "sensor_data/frame-{number:06}.depth.png",
             "pose": "sensor_data/frame-{number:06}.pose.txt",
         },
-        of_scene={**_INTRINSIC_FOLDER, "{scene}.txt": "scan_info"},
+        of_scene={**_MATRIX_FOLDER, "{scene}.txt": "scan_info"},
         folder="{scans}/{scene}",
         defaults={"every": 1, "keeps_lost": True},
-        fixed=("every", "first", "at_most", "size", "keeps_lost"),
+        fixed=("every", *_EXACT),
     ),
 }

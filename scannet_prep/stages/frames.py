@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -46,6 +46,9 @@ from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
 
 __all__ = ["count", "plan", "read_frame_list", "run"]
+
+FrameList: TypeAlias = Mapping[str, Sequence[int]]
+"""The numbers of frames by scene, ascending."""
 
 _STREAMS_NAME = ".scannet-prep-streams"
 _HINT_FOLDER = "choose a new folder with -o"
@@ -70,7 +73,7 @@ class FramesContext:
     options: FrameOptions
     label_map: LabelMap
     work_dir: Path
-    listed: Mapping[str, Sequence[int]]
+    listed: FrameList
     base_url: str
 
 
@@ -82,14 +85,14 @@ class FramesManifest(msgspec.Struct, frozen=True):
     unfinished: tuple[str, ...] = ()
 
 
-def read_frame_list(path: Path) -> dict[str, list[int]]:
+def read_frame_list(path: Path) -> FrameList:
     """Read a list of frames: on each line, a scene and numbers of frames.
 
     Returns:
         The numbers by scene, ascending.
 
     Raises:
-        FileError: It cannot be read, or a line is something else.
+        FileError: It cannot be read, it is empty, or a line is something else.
     """
     frames: dict[str, set[int]] = {}
     for line in read_scene_list(path):
@@ -99,6 +102,8 @@ def read_frame_list(path: Path) -> dict[str, list[int]]:
         except ValueError:
             problem = f"{line!r:.80} is not a scene and numbers of frames"
             raise FileError(path, problem, "a line looks like: scene0707_00 15 30") from None
+    if not frames:
+        raise FileError(path, "names no frames")
     return {name: sorted(numbers) for name, numbers in frames.items()}
 
 
@@ -109,7 +114,7 @@ def plan(
     *,
     selection: Selection | None = None,
     is_forced: bool = False,
-    listed: Mapping[str, Sequence[int]] | None = None,
+    listed: FrameList | None = None,
     base_url: str = "",
 ) -> RunPlan:
     """Decide which scenes to extract. Writes nothing and opens no stream.
@@ -133,7 +138,8 @@ def plan(
         UnknownSceneError: A named scene does not exist.
     """
     selection = selection or Selection()
-    if listed is not None:
+    listed = listed or {}
+    if listed:
         if selection.scene_ids is not None:
             raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
         selection = replace(selection, scene_ids=tuple(map(SceneId, listed)))
@@ -180,7 +186,7 @@ def plan(
         source=public_url(base_url) if base_url else raw_dir,
         out_dir=out_dir,
         about=chosen.text,
-        context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed or {}, base_url),
+        context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed, base_url),
         before=before,
         head=FramesManifest(),
         tasks=tuple(tasks),
@@ -210,7 +216,7 @@ def _read_manifest(out_dir: Path) -> FramesManifest:
 def _choose_options(
     options: Mapping[str, Any],
     label_map: LabelMap,
-    listed: Mapping[str, Sequence[int]] | None,
+    listed: FrameList,
     out_dir: Path,
     before: FramesManifest,
 ) -> FrameOptions:
@@ -226,7 +232,7 @@ def _choose_options(
         chosen = FrameOptions.of_layout(**options)
     if "labels" in chosen.contents and chosen.label_set != "raw":
         chosen = replace(chosen, label_map=label_map.digest)
-    if listed is not None:
+    if listed:
         chosen = replace(chosen, listed=Fingerprint.from_bytes(encode_json(listed)).crc32)
     elif chosen.listed:
         raise UsageError(f"{out_dir}: its frames are those of a list", "name it with --frames")
@@ -241,8 +247,6 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     """Find the reason why a scene has to be made; empty if its frames can stay."""
     if record is None:
         return "not made yet"
-    if record.split != task.split:
-        return "in another split than before"
     sizes = measure_sources(task.scene, task.split, options)
     # Sources may have been removed to free the disk.
     if not sizes.items() <= record.sources.items():
