@@ -66,9 +66,9 @@ REFUSALS = [
     (open_place, "processed/train", MissingFileError, "holds neither raw .*folder above"),
     (open_place, "export", MissingFileError, "holds neither raw nor processed scenes"),
     (open_place, "a.zip", FileError, "is a zip file, expected a whole .tar.zst archive"),
-    (open_processed, "raw", MissingFileError, "holds raw scenes, expected processed scenes"),
+    (open_processed, "raw", MissingFileError, "holds raw scenes or .*, expected processed scenes"),
     (open_processed, "raw.tar.zst", MissingFileError, "have to be unpacked and processed"),
-    (open_processed, "frames", MissingFileError, "holds extracted frames"),
+    (open_processed, "frames", MissingFileError, "or extracted frames"),
 ]
 
 

@@ -2,7 +2,7 @@
 
     frame 0       .scannet-prep/index.json     the index, which lists the scenes
     frame 1       the files of no scene        such as manifest.json
-    frame 2..     the files of a scene         scenes sorted by id
+    frame 2..     the files of a scene         scenes sorted by id; of extracted frames, one each
     last frame    1,024 zeros                  the end of the tar stream
     skippable     the seek table               sizes and checksums of the frames above
 
@@ -34,7 +34,7 @@ from scannet_prep.release.scene import OWN_ID_PATTERN
 
 INDEX_NAME = ".scannet-prep/index.json"
 
-TreeKind: TypeAlias = Literal["processed", "raw"]
+TreeKind: TypeAlias = Literal["processed", "raw", "frames"]
 """The kind of the tree that was packed."""
 
 # The names of the files of a scene, by the kind of the tree.
@@ -43,6 +43,11 @@ _SCENE_FILES: dict[TreeKind, re.Pattern[str]] = {
     # Scenes of the release may also lie at the top of a raw tree.
     "raw": re.compile(
         rf"(?:scans/|scans_test/|(?=scene\d{{4}}_\d\d/))({OWN_ID_PATTERN})/\1[_.][\w.+-]{{0,80}}",
+        re.ASCII,
+    ),
+    # Some layouts have a folder above those of the scenes.
+    "frames": re.compile(
+        r"(?:\w+/)?(scene\d{4}_\d\d)/(?:\w+/){0,2}\w[\w.+-]{0,80}",
         re.ASCII,
     ),
 }
@@ -64,17 +69,19 @@ def find_owner(kind: TreeKind, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PackedScene:
-    """A scene in an archive, whose files are one frame.
+    """A scene in an archive, whose files are one frame, or one each.
 
     Attributes:
         scene_id: The scene.
         split: Its split; empty if it has none.
         size_bytes: Size of its files as tar bytes.
+        frames: Number of its frames.
     """
 
     scene_id: SceneIdText
     split: str
     size_bytes: Count
+    frames: Count = 1
 
 
 @dataclass(frozen=True)
@@ -84,11 +91,13 @@ class Index:
     Attributes:
         kind: The kind of the tree.
         scenes: The scenes, sorted by id, in the order of their frames.
+        options: The options with which the scenes were made.
         program: Name and version of the program that packed it.
     """
 
     kind: TreeKind
     scenes: tuple[PackedScene, ...] = ()
+    options: str = ""
     program: str = f"scannet-prep {VERSION}"
     version: Literal[1] = 1
 
@@ -117,8 +126,13 @@ class Archive:
         with self._naming_damage():
             files = dict(iter_members(frames.read(0)))
             self.index = parse_json(files.get(INDEX_NAME, b""), _DECODER)
-        scene_ids = ["", *(scene.scene_id for scene in self.index.scenes)]
-        self._numbers = {scene_id: number for number, scene_id in enumerate(scene_ids, start=1)}
+        # The numbers of the frames of each scene.
+        self._numbers = {"": range(1, 2)}
+        self._end = 2
+        for scene in self.index.scenes:
+            start = self._end
+            self._end += scene.frames
+            self._numbers[scene.scene_id] = range(start, self._end)
 
     def read(self, scene_id: str = "") -> dict[str, memoryview]:
         """Read files, which are one range of the archive.
@@ -133,12 +147,33 @@ class Archive:
             ArchiveError: They are damaged, or the archive was replaced since it was opened.
             TransferError: The server does not send them.
         """
+        return dict(self.iter_files(scene_id))
+
+    def iter_files(
+        self, scene_id: str = "", selected: slice = slice(None)
+    ) -> Iterator[tuple[str, memoryview]]:
+        """Iterate over names and contents of files; arguments and errors are those of `read`.
+
+        Args:
+            scene_id: The scene.
+            selected: Which of its frames to read; each file of extracted frames has its own.
+        """
         with self._naming_damage(scene_id):
-            files = dict(iter_members(self._frames.read(self._numbers[scene_id])))
-            for name in files:
-                if find_owner(self.index.kind, name) != scene_id:
-                    raise ContentError(f"{name[:200]!a} is not the name of one of its files")
-            return files
+            for number in self._numbers[scene_id][selected]:
+                for name, data in iter_members(self._frames.read(number)):
+                    if find_owner(self.index.kind, name) != scene_id:
+                        raise ContentError(f"{name[:200]!a} is not the name of one of its files")
+                    yield name, data
+
+    def read_file(self, scene_id: str, position: int) -> memoryview:
+        """Read one file of a scene whose files have a frame each; errors are those of `read`.
+
+        Args:
+            scene_id: The scene.
+            position: The position of the file among those of the scene.
+        """
+        [(_, data)] = self.iter_files(scene_id, slice(position, position + 1))
+        return data
 
     def check_end(self) -> None:
         """Check that the tar stream ends after the last scene of the index.
@@ -147,7 +182,7 @@ class Archive:
             ArchiveError: It does not, or its end is damaged.
         """
         with self._naming_damage():
-            if self._frames.read(len(self._numbers) + 1) != END_OF_TAR:
+            if self._frames.read(self._end) != END_OF_TAR:
                 raise ContentError("its index lists other frames than its seek table")
 
     @contextmanager

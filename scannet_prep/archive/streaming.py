@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +34,10 @@ from scannet_prep.errors import FileError
 
 Result = TypeVar("Result")
 
+_HINT_CHANGED = "run the command again that made it, then pack again"
 _MAX_HELD_BYTES = 160 << 20
+# Images that are compressed already.
+_IMAGE_ENDINGS = (".jpg", ".png")
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class FileGroup:
         scene_id: The scene; empty for the files of no scene.
         split: Its split; empty if it has none.
         paths: The files by their names in the archive, sorted.
-        fingerprint: That of the only file of a processed scene; None if none is known.
+        fingerprint: That of the only file, as it is recorded; None if there is no record.
     """
 
     scene_id: str
@@ -58,6 +63,8 @@ class FileGroup:
         Raises:
             FileError: A file does not exist, or they are too large for one frame.
         """
+        if self.fingerprint is not None:
+            return member_bytes(self.fingerprint.size_bytes)
         size_bytes = 0
         for path in self.paths.values():
             with open_file(path, MAX_FRAME_BYTES) as file:
@@ -71,19 +78,36 @@ class FileGroup:
         """Read the files into tar bytes.
 
         Raises:
-            FileError: A file cannot be read, or is not the one that the manifest records.
+            FileError: A file cannot be read, or is not the one that was recorded.
         """
         files = {name: read_file(path, MAX_FRAME_BYTES) for name, path in self.paths.items()}
         if self.fingerprint not in (None, Fingerprint.from_bytes(*files.values())):
             (path,) = self.paths.values()
-            problem = "is not the file that the manifest records"
-            raise FileError(path, problem, "process the scene again, then pack again")
+            raise FileError(path, "is not the file that was recorded", _HINT_CHANGED)
         return encode_members(files)
 
 
+def make_index(kind: TreeKind, groups: Iterable[FileGroup], options: str = "") -> Index:
+    """Make the index of an archive.
+
+    Args:
+        kind: The kind of the tree.
+        groups: The files of each scene, sorted by id; several groups for several frames.
+        options: The options with which the scenes were made.
+
+    Raises:
+        FileError: A file does not exist.
+    """
+    scenes = []
+    for (scene_id, split), same in groupby(groups, key=attrgetter("scene_id", "split")):
+        sizes = [group.size_bytes for group in same]
+        scenes.append(PackedScene(scene_id, split, sum(sizes), len(sizes)))
+    return Index(kind, tuple(scenes), options)
+
+
 def encode_archive(
-    kind: TreeKind,
-    groups: Sequence[FileGroup],
+    index: Index,
+    groups: Iterable[FileGroup],
     *,
     level: int,
     jobs: int,
@@ -92,18 +116,16 @@ def encode_archive(
     """Make the bytes of an archive, which depend on its files and the level only.
 
     Args:
-        kind: The kind of the tree.
-        groups: The files of no scene, then those of each scene, sorted by id.
+        index: Its index.
+        groups: The files of no scene, then those of which the index was made.
         level: Compression level of zstd, 1..22; 0 for hardly any compression.
         jobs: Number of threads.
         advance: Called with the size of each group that is finished.
 
     Raises:
-        FileError: A file cannot be read, or is not the one that the manifest records.
+        FileError: A file cannot be read, or is not the one that was recorded.
     """
-    scenes = [PackedScene(group.scene_id, group.split, group.size_bytes) for group in groups[1:]]
-    index = encode_json(Index(kind, tuple(scenes)))
-    first = compress(encode_members({INDEX_NAME: index}), level)
+    first = compress(encode_members({INDEX_NAME: encode_json(index)}), level)
     rows = [find_row(first)]
     yield first
     for group, frame in map_in_order(partial(_make_frame, level), groups, jobs):
@@ -117,6 +139,8 @@ def encode_archive(
 
 
 def _make_frame(level: int, group: FileGroup) -> bytes:
+    if all(name.endswith(_IMAGE_ENDINGS) for name in group.paths):
+        level = 0
     return compress(group.encode(), level)
 
 

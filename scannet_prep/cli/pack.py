@@ -1,7 +1,8 @@
 """Pack a folder of scenes into one archive.
 
-The folder contains processed scenes, or is a raw tree. The archive is a plain .tar.zst that any tar
-opens. Training reads it directly: a scene can be read alone, also over HTTP.
+The folder contains processed scenes or extracted frames, or is a raw tree. The archive is a plain
+.tar.zst that any tar opens. Training reads it directly: a scene, or an image of extracted frames,
+can be read alone, also over HTTP.
 
 The same files give the same bytes. The archive gets its name when it is complete; an existing one
 is replaced only with --force.
@@ -9,6 +10,7 @@ is replaced only with --force.
 examples:
   scannet-prep pack                           # data/processed
   scannet-prep pack data/ScanNet -o data/raw.tar.zst
+  scannet-prep pack data/frames -o data/frames.tar.zst
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
 """
 

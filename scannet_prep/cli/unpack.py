@@ -39,7 +39,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--output",
         type=shared.path_argument,
         metavar="DIR",
-        help="folder for the files (default: data/processed or data/ScanNet, "
+        help="folder for the files (default: data/processed, data/ScanNet or data/frames, "
         "depending on the archive)",
     )
     shared.add_selection_arguments(parser)

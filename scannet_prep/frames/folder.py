@@ -1,4 +1,4 @@
-"""Read a folder that `scannet-prep frames` wrote."""
+"""Read a folder that `scannet-prep frames` wrote, or an archive of one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.archive.format import Archive, open_archive
 from scannet_prep.base.files import read_file
 from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.text import list_some
@@ -21,7 +22,13 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.frames.layouts import FrameContent
-from scannet_prep.frames.record import FramesRecord, find_records, read_record
+from scannet_prep.frames.record import (
+    RECORD_NAME,
+    FramesRecord,
+    find_records,
+    parse_record,
+    read_record,
+)
 from scannet_prep.raw.sensor_stream import find_tracked
 
 # A raw image of 1296 x 968 has 3.8 MB.
@@ -34,20 +41,31 @@ class FrameFolder:
     """The extracted frames of several scenes: `FrameFolder("data/frames")["scene0000_00"]`.
 
     Args:
-        path: The folder.
+        path: The folder; or the path or address of an archive of it.
 
     Attributes:
         path: As given.
         scene_ids: The scenes, sorted.
 
     Raises:
-        MissingFileError: The folder holds no extracted frames.
+        MissingFileError: The place holds no extracted frames.
+        ArchiveError: The archive is damaged.
+        TransferError: A server does not send it.
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self._record_paths = find_records(self.path)
-        self.scene_ids = tuple(self._record_paths)
+        self.path = path
+        self._archive: Archive | None = None
+        self._record_paths: dict[str, Path] = {}
+        self.scene_ids: tuple[str, ...] = ()
+        if "://" in str(path) or Path(path).is_file():
+            self._archive = open_archive(path)
+            index = self._archive.index
+            if index.kind == "frames":
+                self.scene_ids = tuple(scene.scene_id for scene in index.scenes)
+        else:
+            self._record_paths = find_records(Path(path))
+            self.scene_ids = tuple(self._record_paths)
         if not self.scene_ids:
             raise MissingFileError(
                 self.path,
@@ -74,8 +92,13 @@ class FrameFolder:
             raise UnknownSceneError(
                 f"{self.path}: has no scene {scene_id}; it has {list_some(self.scene_ids)}"
             )
-        path = self._record_paths[scene_id]
-        return SceneFrames(path.parent, read_record(path))
+        if self._archive is None:
+            record_path = self._record_paths[scene_id]
+            record = read_record(record_path)
+        else:
+            record_path = Path(self._archive.name, scene_id, RECORD_NAME)
+            record = parse_record(self._archive.read_file(scene_id, 0), record_path)
+        return SceneFrames(record_path.parent, record, self._archive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +122,7 @@ class ExtractedFrame:
         return pose
 
     def find(self, content: FrameContent) -> Path:
-        """Return the path of a file.
+        """Return the path of a file; in an archive, a name for messages.
 
         Args:
             content: `color`, `depth`, `pose`, `labels` or `instances`.
@@ -126,7 +149,7 @@ class ExtractedFrame:
             FileError: The file is missing or damaged, or the layout stores depth in another way.
         """
         path = self.find(content)
-        data = read_file(path, _MAX_IMAGE_BYTES)
+        data = self.scene.read_file(path.relative_to(self.scene.path).as_posix())
         try:
             if content == "color":
                 file_format = "PNG" if path.suffix == ".png" else "JPEG"
@@ -143,6 +166,7 @@ class SceneFrames(Sequence[ExtractedFrame]):
     Args:
         path: The folder of the scene.
         record: Its record.
+        archive: The archive that holds it; None if it is a folder.
 
     Attributes:
         path: As given.
@@ -154,14 +178,30 @@ class SceneFrames(Sequence[ExtractedFrame]):
         is_tracked: Whether each frame has a usable pose, bool (N,). False only with `--keep-lost`.
     """
 
-    def __init__(self, path: Path, record: FramesRecord) -> None:
+    def __init__(self, path: Path, record: FramesRecord, archive: Archive | None = None) -> None:
         self.path = path
+        self._archive = archive
         self.record = record
         self.scene_id = record.scene_id
         self.color_camera = record.color_camera.to_camera()
         self.depth_camera = record.depth_camera.to_camera()
         self.poses = record.read_poses()
         self.is_tracked = find_tracked(self.poses)
+
+    def read_file(self, name: str) -> bytes:
+        """Read a file of the scene.
+
+        Args:
+            name: Its path in the folder of the scene.
+
+        Raises:
+            FileError: It is missing or damaged.
+        """
+        if self._archive is None:
+            return read_file(self.path / name, _MAX_IMAGE_BYTES)
+        # The record is the first file.
+        position = [*self.record.files].index(name) + 1
+        return bytes(self._archive.read_file(self.scene_id, position))
 
     def __len__(self) -> int:
         """Return the number of frames."""

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.files import Buffer, Fingerprint, read_file
 from scannet_prep.base.json import Count, make_decoder, parse_json
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameOptions
@@ -109,7 +109,20 @@ def read_record(path: Path) -> FramesRecord:
     Raises:
         FileError: It cannot be read, or is damaged.
     """
+    return parse_record(read_file(path, _MAX_BYTES), path)
+
+
+def parse_record(data: Buffer, path: Path) -> FramesRecord:
+    """Parse the record of a scene.
+
+    Args:
+        data: The bytes of the file.
+        path: Its name, for messages.
+
+    Raises:
+        FileError: It is damaged.
+    """
     try:
-        return parse_json(read_file(path, _MAX_BYTES), _RECORD)
+        return parse_json(data, _RECORD)
     except ContentError as error:
         raise FileError(path, f"is damaged: {error.message}", _HINT) from None

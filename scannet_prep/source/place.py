@@ -103,7 +103,6 @@ def open_processed(place: str | Path) -> ProcessedScenes:
     """
     opened = open_place(place)
     if not isinstance(opened, ProcessedScenes):
-        content = "extracted frames" if opened.kind == "frames" else "raw scenes"
-        problem = f"holds {content}, expected processed scenes"
+        problem = "holds raw scenes or extracted frames, expected processed scenes"
         raise MissingFileError(opened.name, problem, _HINT_PROCESSED)
     return opened

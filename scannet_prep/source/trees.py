@@ -157,6 +157,9 @@ class Frames(Place):
 
     Args:
         folder: The folder.
+
+    Attributes:
+        record_paths: The records of the scenes, by id, sorted.
     """
 
     kind = "frames"
@@ -167,8 +170,8 @@ class Frames(Place):
         self._frame_count = 0
         self._options = set[str]()
         scenes = {}
-        self._record_paths = find_records(folder)
-        for scene_id, path in self._record_paths.items():
+        self.record_paths = find_records(folder)
+        for scene_id, path in self.record_paths.items():
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
                 record = read_record(path)
@@ -179,7 +182,7 @@ class Frames(Place):
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Compare the files of a scene with its record."""
-        record_path = self._record_paths[scene_id]
+        record_path = self.record_paths[scene_id]
         findings = []
         for name, expected in read_record(record_path).files.items():
             path = record_path.parent / name

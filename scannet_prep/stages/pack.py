@@ -1,7 +1,7 @@
-"""Packs a processed folder or a raw tree into one archive.
+"""Packs a processed folder, a raw tree or extracted frames into one archive.
 
-    find_groups      the files of each scene, by their names
-    run              files --> frames, in threads --> the archive
+    list_files, iter_groups    the files of each scene, by their names or from records
+    run                        files --> frames, in threads --> the archive
 
 The archive gets its name when it is complete and on the disk.
 """
@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from scannet_prep.archive.format import TreeKind, find_owner
 from scannet_prep.archive.sources import SUFFIX
-from scannet_prep.archive.streaming import FileGroup, encode_archive
+from scannet_prep.archive.streaming import FileGroup, encode_archive, make_index
 from scannet_prep.base.files import (
     check_space,
     make_directory,
@@ -30,15 +31,21 @@ from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, UsageError
+from scannet_prep.frames.record import RECORD_NAME, read_record
 from scannet_prep.release.files import ACCEPTANCE_NAME
 from scannet_prep.source.place import open_place
 from scannet_prep.source.scenes import Place, ProcessedFolder
+from scannet_prep.source.trees import Frames
 
 # Not packed: other archives, and the record that one person has accepted the terms.
 _OMITTED_ENDINGS = (SUFFIX, ACCEPTANCE_NAME)
-# Number of folders above the files of a raw scene.
-_SCENE_DEPTH = 2
-_HINT_SOURCE = "name a processed folder or a raw tree"
+# Where files are listed.
+_PATTERNS: dict[TreeKind, tuple[str, ...]] = {
+    "raw": ("*", "*/*", "*/*/*"),
+    "processed": ("*", "*/*"),
+    "frames": ("*",),
+}
+_HINT_SOURCE = "name a folder; unpack moves an archive into one"
 _HINT_PLACE = "move them to scans/SCENE/ and scans_test/SCENE/, then pack again"
 _HINT_NAME = f"choose another name with -o, such as scannet{SUFFIX}"
 _HINT_FORCE = "name another file with -o, or replace this one with --force"
@@ -67,47 +74,64 @@ class PackReport:
     left_out: list[str] = field(hash=False)
 
 
-def _find_groups(source: Path, place: Place, kind: TreeKind) -> tuple[list[FileGroup], list[str]]:
-    """Find the files to pack, without opening them.
+def _list_files(
+    source: Path, place: Place, kind: TreeKind
+) -> tuple[dict[str, dict[str, Path]], list[str]]:
+    """List the files of no scene, and those of raw scenes.
 
     Returns:
-        The files of no scene, then those of each scene, sorted by id; and the names of files and
-        folders that are not packed, sorted.
+        The files by the id of the scene, and by name; and the names of files and folders that are
+        not packed, sorted.
 
     Raises:
-        FileError: A scene has all its files in another place.
+        FileError: A raw scene has all its files in another place.
     """
     files: dict[str, dict[str, Path]] = {"": {}}
-    fingerprints = {}
+    left_out = []
     packed = set()
     if isinstance(place, ProcessedFolder):
-        for scene_id, entry in place.entries.items():
-            path = place.file_path(scene_id)
-            files[scene_id] = {path.relative_to(source).as_posix(): path}
-            fingerprints[scene_id] = entry.fingerprint
-            packed.add(path)
-    found = {path for pattern in ("*", "*/*", "*/*/*") for path in source.glob(pattern)}
-    left_out = []
+        packed = {place.file_path(scene_id) for scene_id in place.scenes}
+    patterns = _PATTERNS[kind]
+    found = {path for pattern in patterns for path in source.glob(pattern)}
     for path in sorted(found - packed):
         name = path.relative_to(source).as_posix()
         owner = find_owner(kind, name)
         is_wanted = owner == "" or (kind == "raw" and owner in place.scenes)
-        if path.is_dir() and name.count("/") < _SCENE_DEPTH:
+        if path.is_dir() and name.count("/") < max(1, len(patterns) - 1):
             continue  # what is in it has been found, too
         if owner is None or not is_wanted or path.is_dir() or name.endswith(_OMITTED_ENDINGS):
             left_out.append(name)
         else:
             files.setdefault(owner, {})[name] = path
-    lost = [name for name, scene in place.scenes.items() if scene.size_bytes and name not in files]
+    raw_scenes = place.scenes if kind == "raw" else {}
+    lost = [name for name, scene in raw_scenes.items() if scene.size_bytes and name not in files]
     if lost:
         problem = f"has scenes outside of scans/ and scans_test/: {list_some(lost)}"
         raise FileError(source, problem, _HINT_PLACE)
-    splits = place.splits | {"": ""}
-    groups = [
-        FileGroup(scene_id, splits[scene_id], files[scene_id], fingerprints.get(scene_id))
-        for scene_id in sorted(files)
-    ]
-    return groups, left_out
+    return files, left_out
+
+
+def _iter_groups(
+    source: Path, place: Place, files: Mapping[str, Mapping[str, Path]]
+) -> Iterator[FileGroup]:
+    """Iterate over the files of scenes, sorted by scene: those of raw scenes, or recorded ones."""
+    if isinstance(place, ProcessedFolder):
+        for scene_id, entry in place.entries.items():
+            path = place.file_path(scene_id)
+            names = {path.relative_to(source).as_posix(): path}
+            yield FileGroup(scene_id, entry.split, names, entry.fingerprint)
+    elif isinstance(place, Frames):
+        for scene_id, record_path in place.record_paths.items():
+            record = read_record(record_path)
+            # The record comes first: it shows the order of the others.
+            fingerprints = {RECORD_NAME: None, **record.files}
+            for file_name, fingerprint in fingerprints.items():
+                path = record_path.parent / file_name
+                names = {path.relative_to(source).as_posix(): path}
+                yield FileGroup(scene_id, record.split, names, fingerprint)
+    else:
+        for scene_id in sorted(files.keys() - {""}):
+            yield FileGroup(scene_id, place.scenes[scene_id].split, files[scene_id])
 
 
 def run(
@@ -122,7 +146,7 @@ def run(
     """Pack a folder.
 
     Args:
-        source: A processed folder or a raw tree.
+        source: A processed folder, a raw tree or extracted frames.
         target: The archive, `*.tar.zst`; or the open file descriptor of a pipe.
         level: Compression level of zstd, 1..22; 0 for hardly any compression.
         is_forced: Whether to replace an existing archive.
@@ -132,7 +156,7 @@ def run(
     Raises:
         UsageError: The archive exists, or its name is not that of an archive.
         FileError: The folder is not complete, or a file cannot be packed, for example because it is
-            not the one that the manifest records.
+            not the one that was recorded.
         OutputError: The archive cannot be written. An earlier one stays in place.
         OutputError: Another run is writing into the same folder.
     """
@@ -146,12 +170,16 @@ def run(
             raise UsageError(f"{name}: exists already", _HINT_FORCE)
     place = open_place(source)
     kind = place.kind
-    if kind == "archive" or kind == "frames":
-        raise UsageError(f"{source}: cannot be packed", _HINT_SOURCE)
-    groups, left_out = _find_groups(source, place, kind)
-    size_bytes = sum(group.size_bytes for group in groups)
+    if kind == "archive":
+        raise UsageError(f"{source}: is an archive already", _HINT_SOURCE)
+    files, left_out = _list_files(source, place, kind)
+    others = FileGroup("", "", files[""])
+    options = place.describe().get("options", "")
+    index = make_index(kind, _iter_groups(source, place, files), options)
+    groups = chain([others], _iter_groups(source, place, files))
+    size_bytes = others.size_bytes + sum(scene.size_bytes for scene in index.scenes)
     with progress.work("pack", size_bytes, "B"), writing(Path(name)):
-        pieces = encode_archive(kind, groups, level=level, jobs=jobs, advance=progress.advance)
+        pieces = encode_archive(index, groups, level=level, jobs=jobs, advance=progress.advance)
         if isinstance(target, Path):
             # A link to an archive stays, and the archive is replaced.
             target = target.resolve()
@@ -163,7 +191,7 @@ def run(
     return PackReport(
         archive=name,
         kind=kind,
-        splits=Counter(group.split for group in groups[1:]),
+        splits=Counter(scene.split for scene in index.scenes),
         size_bytes=size_bytes,
         stored_bytes=stored_bytes,
         failures=list(place.failures.values()),

@@ -14,11 +14,12 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
 
-from scannet_prep.archive.format import Archive, PackedScene, open_archive
+from scannet_prep.archive.format import Archive, Index, PackedScene, open_archive
 from scannet_prep.archive.seekable import PipedFrames
 from scannet_prep.archive.streaming import map_in_order
 from scannet_prep.base.files import (
@@ -41,8 +42,14 @@ from scannet_prep.processed.manifest import (
 )
 from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.source.place import find_kind
+from scannet_prep.source.trees import Frames
 from scannet_prep.stages.selection import FAILED_NAME, Selection, write_failed_list
 
+_FOLDERS = {
+    "processed": Path("data/processed"),
+    "raw": Path("data/ScanNet"),
+    "frames": Path("data/frames"),
+}
 # They mostly wait for the disk.
 _THREADS = 4
 _HINT_FOLDER = "unpack into another folder: -o DIR"
@@ -77,7 +84,8 @@ def run(
 
     Args:
         place: A path, an address, or an open pipe.
-        out_dir: The folder; by default data/processed or data/ScanNet, by the kind of the archive.
+        out_dir: The folder; by default data/processed, data/ScanNet or data/frames, by the kind of
+            the archive.
         selection: The scenes to unpack, by id and split; all by default. Files of no scene are
             always unpacked.
         progress: Receives the number of scenes.
@@ -106,12 +114,12 @@ def run(
     if kind == "processed":
         data = bytes(others.get(MANIFEST_NAME, b""))
         arrived = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
-    out_dir = out_dir or Path("data/ScanNet" if kind == "raw" else "data/processed")
+    out_dir = out_dir or _FOLDERS[kind]
     make_directory(out_dir)
     unpacked = []
     failures = []
     with run_lock(out_dir), progress.work("unpack", len(scenes), "scenes"):
-        before = _check_folder(out_dir, kind, arrived)
+        before = _check_folder(out_dir, archive.index, arrived)
         remove_temporaries(*out_dir.glob("**/"))
         present = {path.stem for path in out_dir.glob("**/*")}
         absent = [scene for scene in scenes if scene.scene_id not in present]
@@ -151,16 +159,16 @@ def _select(archive: Archive, selection: Selection) -> list[PackedScene]:
     return scenes[: selection.limit]
 
 
-def _check_folder(out_dir: Path, kind: str, arrived: Manifest | None) -> Manifest | None:
+def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Manifest | None:
     """Refuse a folder that holds other scenes than the archive.
 
     Args:
         out_dir: The folder.
-        kind: The kind of the archive.
-        arrived: The manifest of the archive; None if its scenes are raw.
+        index: The index of the archive.
+        arrived: The manifest of the archive; None if its scenes are not processed.
 
     Returns:
-        The manifest that a processed folder has, or begins with; None for a raw tree.
+        The manifest that a processed folder has, or begins with; None for other folders.
 
     Raises:
         FileError: It has a damaged manifest, or holds no scenes but other files.
@@ -174,18 +182,23 @@ def _check_folder(out_dir: Path, kind: str, arrived: Manifest | None) -> Manifes
         if any(path.is_file() for path in visible):
             raise
         return arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
-    before = read_manifest(out_dir) if kind_here == "processed" else None
-    here = _describe_head(kind_here, before)
-    there = _describe_head(kind, arrived)
+    before = None
+    options = ""
+    if kind_here == "processed":
+        before = read_manifest(out_dir)
+    elif kind_here == "frames":
+        options = Frames(out_dir).describe()["options"]
+    here = _describe_head(kind_here, before, options)
+    there = _describe_head(index.kind, arrived, index.options)
     if here != there:
         raise OutputError(f"{out_dir}: holds {here}, and the archive {there}", _HINT_FOLDER)
     return before
 
 
-def _describe_head(kind: str, manifest: Manifest | None) -> str:
-    """Describe the scenes of a folder or an archive: their kind or, if processed, their head."""
+def _describe_head(kind: str, manifest: Manifest | None, options: str) -> str:
+    """Describe the scenes of a folder or an archive: their kind, and how they were made."""
     if manifest is None:
-        return f"{kind} scenes"
+        return f"{kind} scenes {options}".rstrip()
     return f"scenes made with {manifest.options.flags} and label map {manifest.label_map[:16]}"
 
 
@@ -196,7 +209,10 @@ def _write_scene(archive: Archive, out_dir: Path, scene: PackedScene) -> Finding
         The reason why the scene is damaged, or does not fit into the folder; None if it is whole.
     """
     try:
-        for name, data in archive.read(scene.scene_id).items():
+        # The first file comes last: without its record, a scene of frames does not count.
+        files = archive.iter_files(scene.scene_id)
+        first = list(islice(files, 1))
+        for name, data in chain(files, first):
             _write_file(out_dir, name, data)
     except FileError as error:
         return Finding.from_error(error, scene_id=scene.scene_id)

@@ -1,0 +1,165 @@
+"""Archives of extracted frames: one image is one frame of zstd, and nothing is compressed twice."""
+
+import pickle
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from archives import flip, read_tree, unpack_file, unpack_pipe
+from commands import TEST, TRAIN, VAL, patch, run_main
+from release_server import ReleaseServer
+
+from scannet_prep.archive.seekable import read_seek_table
+from scannet_prep.archive.sources import FileSource
+from scannet_prep.errors import ArchiveError, MissingFileError
+from scannet_prep.frames import FrameFolder
+from scannet_prep.synthetic import write_release
+
+SCENES = [TRAIN, VAL, TEST]
+
+
+def extract(raw_dir, out_dir, *words):
+    assert run_main("frames", raw_dir, "-o", out_dir, *words).status == 0
+    return out_dir
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Streams, their frames, and an archive of these; not to be changed."""
+    root = tmp_path_factory.mktemp("frames")
+    write_release(root / "raw", SCENES, vertices=600, frames=3)
+    extract(root / "raw", root / "frames", "--every", "1")
+    outcome = run_main("pack", root / "frames", "-o", root / "a.tar.zst", "--json")
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.json["splits"] == {"train": 1, "val": 1, "test": 1}
+    assert outcome.json["left_out"] == []
+    return root
+
+
+@pytest.fixture
+def archive(root, tmp_path):
+    return shutil.copy(root / "a.tar.zst", tmp_path / "a.tar.zst")
+
+
+@pytest.mark.parametrize("unpack", [unpack_file, unpack_pipe])
+def test_unpacked_frames_equal_the_packed_ones(unpack, root, tmp_path):
+    expected = read_tree(root / "frames")
+    outcome = unpack(root / "a.tar.zst", cwd=tmp_path)
+    assert (outcome.status, read_tree(tmp_path / "data/frames")) == (0, expected), outcome.stderr
+    assert unpack(root / "a.tar.zst", "-o", tmp_path / "part", "--scenes", VAL).status == 0
+    assert FrameFolder(tmp_path / "part").scene_ids == (VAL,)
+    assert unpack(root / "a.tar.zst", "-o", tmp_path / "part").status == 0
+    assert read_tree(tmp_path / "part") == expected
+
+
+def test_other_programs_read_the_archive_and_images_are_stored(root, tmp_path):
+    subprocess.run(["tar", "--zstd", "-xf", root / "a.tar.zst", "-C", tmp_path], check=True)
+    shutil.rmtree(tmp_path / ".scannet-prep")
+    files = read_tree(tmp_path)
+    assert files == read_tree(root / "frames")
+    images = [data for name, data in files.items() if name.endswith((".jpg", ".png"))]
+    rows = read_seek_table(FileSource(root / "a.tar.zst")).tolist()
+    # Index, files of no scene, and the end of the tar stream.
+    assert len(rows) == len(files) - len([name for name in files if "/" not in name]) + 3
+    stored = sorted(row[0] for row in rows)[-len(images) :]
+    assert len(images) == 12
+    assert sum(map(len, images)) < sum(stored) < sum(map(len, images)) + 1100 * len(images)
+
+
+def check_equal(packed, folder):
+    assert packed.scene_ids == folder.scene_ids == tuple(SCENES)
+    for scene, expected in zip(packed, folder, strict=True):
+        assert (scene.record, len(scene)) == (expected.record, 2)
+        for frame, expected_frame in zip(scene, expected, strict=True):
+            for content in ("color", "depth"):
+                assert np.array_equal(frame.read(content), expected_frame.read(content))
+            name = f"pose/{frame.number}.txt"
+            assert frame.scene.read_file(name) == expected.read_file(name)
+
+
+def test_packed_frames_are_read_from_a_disk_and_from_a_server(root):
+    folder = FrameFolder(root / "frames")
+    check_equal(pickle.loads(pickle.dumps(FrameFolder(root / "a.tar.zst"))), folder)
+    with ReleaseServer(root / "raw") as server:
+        server.files["/a.tar.zst"] = root / "a.tar.zst"
+        check_equal(FrameFolder(f"{server.origin}/a.tar.zst"), folder)
+
+
+def test_reading_one_image_reads_one_frame(root, monkeypatch):
+    frame = FrameFolder(root / "a.tar.zst")[VAL][1]
+    size_bytes = (root / f"frames/{VAL}/color/2.jpg").stat().st_size
+    sizes = []
+    read = FileSource.read
+
+    def count(source, offset, size):
+        sizes.append(size)
+        return read(source, offset, size)
+
+    monkeypatch.setattr(FileSource, "read", count)
+    frame.read("color")
+    assert len(sizes) == 1
+    assert size_bytes < sizes[0] < size_bytes + 1100
+
+
+def test_info_and_verify_know_the_archive(root):
+    info = run_main("info", root / "a.tar.zst", "--json").json
+    assert info["scene_ids"] == SCENES
+    assert info["facts"]["content"] == "frames"
+    assert (
+        info["facts"]["options"]
+        == run_main("info", root / "frames", "--json").json["facts"]["options"]
+    )
+    assert run_main("verify", root / "a.tar.zst").status == 0
+    outcome = run_main("evaluate", root, "--gt", root / "a.tar.zst")
+    assert "expected processed scenes" in outcome.stderr
+
+
+def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
+    root, archive, tmp_path
+):
+    image = (root / f"frames/{VAL}/color/2.jpg").read_bytes()
+    flip(archive, archive.read_bytes().index(image) + 300)
+    outcome = run_main("verify", archive, "--json")
+    assert (outcome.status, outcome.json["damaged_scenes"]) == (3, [VAL])
+    scene = FrameFolder(archive)[VAL]
+    assert scene[0].read("color").any()
+    with pytest.raises(ArchiveError, match=f"{VAL}: is damaged"):
+        scene[1].read("color")
+
+    outcome = unpack_file(archive, "-o", tmp_path / "out")
+    assert (outcome.status, f"{VAL}: is damaged" in outcome.stderr) == (3, True)
+    # Without its record, the scene does not count.
+    assert FrameFolder(tmp_path / "out").scene_ids == (TRAIN, TEST)
+    assert unpack_file(root / "a.tar.zst", "-o", tmp_path / "out").status == 0
+    assert read_tree(tmp_path / "out") == read_tree(root / "frames")
+
+
+def test_frames_of_other_options_and_changed_files_are_refused(root, tmp_path):
+    other = extract(root / "raw", tmp_path / "other", "--every", "2")
+    outcome = unpack_file(root / "a.tar.zst", "-o", other)
+    assert outcome.status == 1
+    assert "holds frames scenes every: 2, " in outcome.stderr
+    for path, message in {
+        root / "raw": "holds raw scenes",
+        root / "frames": "frames scenes",
+    }.items():
+        run_main("pack", root / "raw", "-o", tmp_path / "raw.tar.zst")
+        source = root / "a.tar.zst" if path.name == "raw" else tmp_path / "raw.tar.zst"
+        outcome = unpack_file(source, "-o", path)
+        assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
+    patch(other / f"{VAL}/depth/0.png", 50, b"?")
+    outcome = run_main("pack", other, "-o", tmp_path / "b.tar.zst")
+    assert (outcome.status, (tmp_path / "b.tar.zst").exists()) == (1, False)
+    assert f"{VAL}/depth/0.png: is not the file that was recorded" in outcome.stderr
+    run_main("pack", root / "raw", "-o", tmp_path / "c.tar.zst")
+    with pytest.raises(MissingFileError, match="holds no extracted frames"):
+        FrameFolder(tmp_path / "c.tar.zst")
+
+
+def test_layout_with_a_folder_above_those_of_the_scenes_is_packed(root, tmp_path):
+    frames = extract(root / "raw", tmp_path / "frames", "--layout", "embodiedscan")
+    assert run_main("pack", frames, "-o", tmp_path / "a.tar.zst").status == 0
+    assert unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "out").status == 0
+    assert read_tree(tmp_path / "out") == read_tree(frames)
+    assert FrameFolder(tmp_path / "a.tar.zst").scene_ids == tuple(SCENES)
