@@ -139,3 +139,13 @@ def test_scenes_that_lack_what_a_format_needs_are_named(raw_dir, out_dir, tmp_pa
     notes = [note["message"] for note in outcome.json["notes"]]
     assert notes[0] == f"left out, because they failed in processing: {VAL}"
     assert "--compute-segments" in notes[1]
+
+
+def test_scene_that_moves_to_another_split_leaves_no_file_in_the_first(raw_dir, out_dir, tmp_path):
+    name = "scene9000_00"
+    write_release(raw_dir, [name], vertices=600)
+    for split in ("train", "val"):
+        words = ("process", raw_dir, "-o", out_dir, "--scenes", name, "--splits", split)
+        assert run_main(*words).status == 0
+        assert export(out_dir, tmp_path / "out", "ply").status == 0
+        assert [path.parent.name for path in tmp_path.glob(f"out/*/{name}.ply")] == [split]

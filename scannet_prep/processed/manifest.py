@@ -128,11 +128,6 @@ class Manifest(msgspec.Struct, frozen=True, tag_field="format", tag=_FORMAT):
     program_version: str = ""
     format_version: Literal[2] = FORMAT_VERSION
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all scenes were made or have failed."""
-        return not self.unfinished
-
 
 _MANIFEST_DECODER = make_decoder(Manifest)
 
@@ -159,7 +154,7 @@ def check_complete(manifest: Manifest, out_dir: Path) -> None:
     Raises:
         FileError: There are such scenes.
     """
-    if not manifest.is_complete:
+    if manifest.unfinished:
         problem = f"processing has not finished: {len(manifest.unfinished):,} scenes are missing"
         raise FileError(out_dir / MANIFEST_NAME, problem, _HINT_CONTINUE)
 

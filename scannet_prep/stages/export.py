@@ -10,6 +10,7 @@ records of all scenes    --> share_<format> --> lists
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -233,8 +234,7 @@ def _select(
         UnknownSceneError: A selected scene does not exist.
         UsageError: No scene is left.
     """
-    selection.check_found(place.name, place.splits, _HINT_SCENES)
-    selected = sorted(selection.select(place.splits))
+    selected = selection.find(place.name, place.splits, _HINT_SCENES)
     notes = []
     if place.failures:
         failed = list_some([*place.failures])
@@ -287,7 +287,10 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
 
 
 def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
-    """Write the files that concern all scenes."""
+    """Write the files that concern all scenes, and remove those that are of no scene any more."""
+    for name in _list_files(plan.before) - _list_files(manifest):
+        with suppress(OSError):  # what the manifest does not list does not count
+            (plan.out_dir / name).unlink()
     records: dict[Split, dict[str, Mapping[str, Any]]] = {split: {} for split in Split}
     for scene_id, entry in sorted(manifest.scenes.items()):
         records[entry.split][scene_id] = entry.record
@@ -296,6 +299,10 @@ def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
         for name, data in share(records, plan.context.label_set).items():
             write_if_changed(plan.out_dir / name, b"".join(encode_file(name, data)))
     return []
+
+
+def _list_files(manifest: ExportManifest) -> set[str]:
+    return {name for entry in manifest.scenes.values() for name in entry.sizes}
 
 
 _STAGE = Stage(

@@ -59,13 +59,16 @@ class Selection:
         """Select scenes, the limit aside, given the splits of all."""
         return {scene_id for scene_id, split in splits.items() if self.wants(scene_id, split)}
 
-    def check_found(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> None:
-        """Check that a place has all scenes that were named, and any scene of the splits.
+    def find(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> list[str]:
+        """Select scenes of a place, which must have all that were named, and any of the splits.
 
         Args:
             place: The place, for messages.
             held: The splits of all its scenes, by id.
             hint: The hint of the error.
+
+        Returns:
+            The selected scenes, sorted; the limit aside.
 
         Raises:
             UnknownSceneError: A named scene is missing, or the splits have no scene.
@@ -78,6 +81,7 @@ class Selection:
                 wanted = f"scene {missing[0]} ({len(missing):,} are missing)"
             splits = ", ".join(self.splits) or "any split"
             raise UnknownSceneError(f"{place}: has no {wanted} in {splits}", hint)
+        return sorted(selected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,8 +153,7 @@ def _select(archive: Archive, selection: Selection) -> list[PackedScene]:
         UnknownSceneError: It does not have a selected scene.
     """
     splits = {scene.scene_id: scene.split for scene in archive.index.scenes}
-    selection.check_found(archive.name, splits, _HINT_SCENES)
-    selected = selection.select(splits)
+    selected = selection.find(archive.name, splits, _HINT_SCENES)
     scenes = [scene for scene in archive.index.scenes if scene.scene_id in selected]
     return scenes[: selection.limit]
 

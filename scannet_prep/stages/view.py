@@ -166,7 +166,7 @@ def open_scenes(
     if words:
         named = parse_scene_ids(words)
         splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
-        Selection(scene_ids=named).check_found(place.name, splits, _HINT_SCENES)
+        Selection(scene_ids=named).find(place.name, splits, _HINT_SCENES)
         scene_ids = [*named]
     else:
         scene_ids = [*place.entries]
