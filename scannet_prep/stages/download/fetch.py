@@ -17,18 +17,15 @@ pauses shorter, then adds a connection. So a server that admits few requests rec
 from __future__ import annotations
 
 import itertools
-import queue
 import random
-import threading
 import time
 from collections import deque
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.text import format_duration
 from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
 from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file
@@ -51,7 +48,6 @@ _PATIENCE_PERCENT = 100
 # If no file has ever been served, and one is still refused after so many pauses, the run ends.
 _MAX_REFUSALS = 3
 _POLL_INTERVAL_S = 0.01
-_JOIN_TIMEOUT_S = 0.2
 
 _HINT_DAMAGED = (
     "the server's file may be damaged: try again later; if it is a new version of a recorded file, "
@@ -120,17 +116,14 @@ class Fetcher:
         self._waiting: deque[_Task] = deque()
         # Files that failed since something was last served.
         self._suspects: list[tuple[_Task, RequestError]] = []
-        self._running: dict[_Task, threading.Thread] = {}
-        # For each file whose thread has ended: the record of the complete file, or an error.
-        self._ended: queue.SimpleQueue[tuple[_Task, LockEntry | BaseException]]
-        self._ended = queue.SimpleQueue()
+        # Each future gives the record of the complete file.
+        self._running: dict[Future[LockEntry], _Task] = {}
         # The length of the next pause; 0 while the server is up.
         self._pauses = 0
         # No request is made before this time of the monotonic clock.
         self._resume_s = 0.0
-        # When the server has last served something, and how long it may serve nothing from then on.
-        self._served_s = time.monotonic()
-        self._patience_s = _FIRST_ANSWER_S
+        # The run ends when nothing has been served until then.
+        self._deadline_s = time.monotonic() + _FIRST_ANSWER_S
         # How many connections may be used. After a pause, it is 1 until the server is up.
         self._width = _MAX_SUSPECTS
         self._probes = itertools.count()
@@ -151,18 +144,19 @@ class Fetcher:
             part = PartialFile(plan.data_dir / file.local_path)
             tasks.append(_Task(file, part, is_present=number < len(plan.present)))
         self._waiting.extend(tasks)
+        threads = ThreadPoolExecutor(jobs, thread_name_prefix="download")
         try:
             while self._waiting or self._suspects or self._running:
                 if time.monotonic() >= self._resume_s:
-                    self._start(jobs)
-                self._handle_result()
+                    self._start(threads, jobs)
+                self._handle_results()
         finally:
             self._client.is_stopped.set()
-            for thread in self._running.values():
-                thread.join(_JOIN_TIMEOUT_S)
+            # An interrupted run does not wait for its requests.
+            threads.shutdown(wait=False, cancel_futures=True)
             self._report.received_bytes = sum(task.part.received_bytes for task in tasks)
 
-    def _start(self, jobs: int) -> None:
+    def _start(self, threads: ThreadPoolExecutor, jobs: int) -> None:
         """Start as many requests as there are connections, unless the server may be down."""
         if len(self._suspects) >= min(self._width, _MAX_SUSPECTS) or not self._waiting:
             if self._suspects and not self._running:
@@ -174,21 +168,7 @@ class Fetcher:
             task = self._waiting.popleft()
             task.most_bytes = max(task.most_bytes, task.part.size_bytes)
             task.earlier_bytes = task.part.received_bytes
-            # A daemon, so that an interrupted run does not wait for it.
-            thread = threading.Thread(target=self._work, args=(task,), name="download", daemon=True)
-            self._running[task] = thread
-            thread.start()
-
-    # In other threads.
-
-    def _work(self, task: _Task) -> None:
-        """Check or request a file once."""
-        result: LockEntry | BaseException
-        try:
-            result = self._fetch(task)
-        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-            result = error
-        self._ended.put((task, result))
+            self._running[threads.submit(self._fetch, task)] = task
 
     def _fetch(self, task: _Task) -> LockEntry:
         """Check an existing file; if it is damaged or missing, request the missing bytes once.
@@ -227,26 +207,25 @@ class Fetcher:
             raise FileError(path, problem)
         return digest
 
-    # Results.
-
-    def _handle_result(self) -> None:
-        """Wait a little for the end of a thread, and show how much has arrived."""
-        with suppress(queue.Empty):
-            self._settle(*self._ended.get(timeout=_POLL_INTERVAL_S))
-        arrived_bytes = sum(task.part.received_bytes for task in self._running)
+    def _handle_results(self) -> None:
+        """Wait a little for the end of requests, and show how much has arrived."""
+        if not self._running:
+            time.sleep(_POLL_INTERVAL_S)
+        ended, _ = wait(self._running, _POLL_INTERVAL_S, FIRST_COMPLETED)
+        for future in ended:
+            self._settle(self._running.pop(future), future)
+        arrived_bytes = sum(task.part.received_bytes for task in self._running.values())
         shown_bytes = self._done_bytes + arrived_bytes
         self._progress.advance(shown_bytes - self._shown_bytes)
         self._shown_bytes = shown_bytes
 
-    def _settle(self, task: _Task, result: LockEntry | BaseException) -> None:
-        """Handle the result of a thread."""
-        del self._running[task]
+    def _settle(self, task: _Task, future: Future[LockEntry]) -> None:
+        """Handle the result of a request."""
         report = self._report
         try:
-            if isinstance(result, BaseException):
-                raise result
+            entry = future.result()
             # First, so that an interruption leaves no complete file without its record.
-            report.locked[task.file.local_path] = result
+            report.locked[task.file.local_path] = entry
             if task.is_present:
                 report.kept.append(task.file)
             else:
@@ -268,8 +247,7 @@ class Fetcher:
 
     def _note_success(self) -> None:
         """Count the failures so far, which were those of the files, because the server is up."""
-        self._served_s = time.monotonic()
-        self._patience_s = _OUTAGE_S
+        self._deadline_s = time.monotonic() + _OUTAGE_S
         if self._pauses:
             self._pauses //= 2
             self._pause()
@@ -288,7 +266,7 @@ class Fetcher:
         if task.spent_percent >= _PATIENCE_PERCENT:
             self._give_up(task, error)
             return
-        task.ready_s = time.monotonic() + self._pause_s(task.spent_percent / 5)
+        task.ready_s = _draw_end_of_pause(task.spent_percent / 5)
         self._waiting.append(task)
 
     def _give_up(self, task: _Task, error: Exception) -> None:
@@ -308,15 +286,11 @@ class Fetcher:
             return
         self._waiting.extend(task for task, _ in self._suspects)
         self._suspects.clear()
-        silent_s = time.monotonic() - self._served_s
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
         has_files = self._report.fetched or self._report.kept
-        if silent_s > self._patience_s or (is_refused and not has_files):
-            raise TransferError(
-                f"{self._report.plan.base_url}: no file was served in "
-                f"{format_duration(silent_s)}: {error.message}",
-                error.hint or _HINT_CONTINUE,
-            )
+        if time.monotonic() > self._deadline_s or (is_refused and not has_files):
+            problem = f"{self._report.plan.base_url}: no file was served: {error.message}"
+            raise TransferError(problem, error.hint or _HINT_CONTINUE)
         self._width = 1
         self._pauses = min(self._pauses + 1, _MAX_PAUSES)
         self._pause()
@@ -340,9 +314,10 @@ class Fetcher:
 
     def _pause(self) -> None:
         """Make no request for a while, which is longer each time that the server is down."""
-        self._resume_s = max(self._resume_s, time.monotonic() + self._pause_s(self._pauses))
+        self._resume_s = max(self._resume_s, _draw_end_of_pause(self._pauses))
 
-    def _pause_s(self, failures: float) -> float:
-        """Return a random pause, so that clients that failed together do not retry together."""
-        growth: float = 1.5 ** min(failures, _MAX_PAUSES)
-        return _FIRST_PAUSE_S * growth * random.uniform(0.5, 1.5)  # noqa: S311
+
+def _draw_end_of_pause(failures: float) -> float:
+    """Draw the time of the next attempt: clients that failed together do not retry together."""
+    growth: float = 1.5 ** min(failures, _MAX_PAUSES)
+    return time.monotonic() + _FIRST_PAUSE_S * growth * random.uniform(0.5, 1.5)  # noqa: S311
