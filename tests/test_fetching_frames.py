@@ -104,6 +104,18 @@ def test_stream_stays_until_its_frames_are_complete(release, own_dir, tmp_path):
     assert not stream.exists()
 
 
+def test_stream_stays_if_the_frames_have_not_their_sizes(release, own_dir, tmp_path, monkeypatch):
+    out_dir = tmp_path / "out"
+    stream = out_dir / f".scannet-prep-streams/{TRAIN}/scans/{TRAIN}/{TRAIN}.sens"
+    with monkeypatch.context() as patch:
+        patch.setattr("scannet_prep.stages.frames.have_sizes", lambda *_: False)
+        assert fetch(release, own_dir, out_dir).json["made"] == SCENES
+    assert stream.exists()
+
+    assert fetch(release, own_dir, out_dir).json["kept"] == SCENES
+    assert not stream.exists()
+
+
 def test_killed_run_continues_and_keeps_what_it_has(release, own_dir, tmp_path):
     out_dir = tmp_path / "out"
     for delay_s in (0.3, 0.6, 0.9):

@@ -101,7 +101,8 @@ def check(image, number, intrinsic, camera_from_scan):
     """Check that a camera sees the point of a frame where its image shows the dot."""
     point = camera_from_scan[:3, :3] @ WORLD[number] + camera_from_scan[:3, 3]
     u, v, _ = intrinsic[:3, :3] @ point / point[2]
-    assert locate(image) == pytest.approx([u, v], abs=0.5)
+    # Half a pixel is the difference between the ways to count them.
+    assert locate(image) == pytest.approx([u, v], abs=0.25 if image.dtype == np.uint8 else 0.5)
     if image.dtype != np.uint8:
         assert image.max() == pytest.approx(1000 * POINTS[number, 2], abs=1)
     return point[2]

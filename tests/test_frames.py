@@ -171,6 +171,7 @@ def test_layout_has_the_names_of_its_program(streams_dir, out_dir, words, names)
         ("", [0], ()),
         ("--every 2", [0, 6], LOST),
         ("--every 2 --keep-lost", [0, 2, 4, 6], LOST),
+        ("--every 2 --first 9 --keep-lost", [0, 2, 4], LOST),
         ("--at-most 3", [0, 1, 5], LOST),
         ("--at-most 4 --keep-lost", [0, 1, 3, 5], ()),
         ("--at-most 7 --keep-lost", list(range(COUNT)), LOST),

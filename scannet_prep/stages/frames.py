@@ -337,15 +337,16 @@ def _find_fetched(task: SceneTask, outcome: Any) -> list[Path]:  # noqa: ANN401 
     """List the files that were fetched for a scene, if its frames are complete."""
     if isinstance(outcome, Finding) or not _has_files(task, outcome[1]):
         return []
-    return [path for path in task.source.rglob("*") if path.is_file()]
+    return [path for path in task.source.parents[1].rglob("*") if path.is_file()]
 
 
 def _finish_fetching(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
-    """Remove the folders of complete scenes, also those of runs that were killed."""
+    """Remove empty folders, and streams that a killed run has left of scenes that are kept."""
     streams_dir = plan.out_dir / _STREAMS_NAME
-    for scene_id in {*plan.kept, *(str(task.scene_id) for task in plan.tasks)}:
-        if scene_id in manifest.scenes:
-            shutil.rmtree(streams_dir / scene_id, ignore_errors=True)
+    for folder in streams_dir.glob("*"):
+        has_files = any(path.is_file() for path in folder.rglob("*"))
+        if folder.name in plan.kept or not has_files:
+            shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # it holds unfinished streams
         streams_dir.rmdir()
     return _count_extracted(plan, manifest)
