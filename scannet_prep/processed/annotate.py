@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from scannet_prep.errors import ContentError
 from scannet_prep.raw.segments import Aggregation, Group, Segmentation
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
-from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
+from scannet_prep.release.label_map import LabelMap, RawIds
 
 MAX_GROUPS = np.iinfo(np.int16).max
 
-# Each suggestion takes 3 ms.
-_MAX_SUGGESTIONS = 10
 _UNLABELED = RawIds(0, 0)
 # Cached, because the same few names are unknown in many scenes.
 _find_close = lru_cache(maxsize=1024)(difflib.get_close_matches)
@@ -101,15 +99,8 @@ def annotate(
     if len(groups) > MAX_GROUPS:
         raise ContentError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
 
-    # The ids of each group, (G + 1,). The last entry, reached by -1, stands for "no group".
     rows = _look_up(groups, label_map, warnings)
     instance_ids = _number_instances(groups, warnings)
-    nyu40_ids = [row.nyu40_id for row in rows]
-    scannet_ids = [row.scannet_id for row in rows]
-    nyu40_of_group = np.array([*nyu40_ids, 0], np.uint8)
-    scannet_of_group = np.array([*scannet_ids, 0], np.uint16)
-    instance_of_group = np.array([*instance_ids, -1], np.int16)
-
     # The group of each segment, (S,), and the number of segments of each group, (G,).
     # -1 for no group is counted in the first bin, which is dropped.
     group_of_segment = _assign_segments(segmentation, groups, warnings)
@@ -119,11 +110,8 @@ def annotate(
     annotated_groups = []
     facts = zip(distinct, instance_ids, rows, segment_counts, strict=True)
     for (group, *repetitions), instance_id, row, segment_count in facts:
-        aliases = [
-            repetition.object_id
-            for repetition in repetitions
-            if repetition.object_id not in (None, group.object_id)
-        ]
+        object_ids = [repetition.object_id for repetition in repetitions]
+        aliases = [one for one in object_ids if one not in (None, group.object_id)]
         annotated_groups.append(
             AnnotatedGroup(
                 id=instance_id,
@@ -135,10 +123,14 @@ def annotate(
                 segment_count=segment_count,
             )
         )
+    # The ids of each group and, last, of none, which -1 reaches, (G + 1, 3); of each segment, (S,).
+    ids = [(group.nyu40_id, group.scannet_id, group.id) for group in annotated_groups]
+    ids.append((0, 0, -1))
+    nyu40_ids, scannet_ids, instances = np.array(ids)[group_of_segment].T
     return Annotation(
-        nyu40_ids=nyu40_of_group[group_of_segment].take(segmentation.indices),
-        scannet_ids=scannet_of_group[group_of_segment].take(segmentation.indices),
-        instances=instance_of_group[group_of_segment].take(segmentation.indices),
+        nyu40_ids=nyu40_ids.astype(np.uint8).take(segmentation.indices),
+        scannet_ids=scannet_ids.astype(np.uint16).take(segmentation.indices),
+        instances=instances.astype(np.int16).take(segmentation.indices),
         groups=tuple(annotated_groups),
         warnings=tuple(warnings),
     )
@@ -170,21 +162,15 @@ def measure_groups(
     ids = instances.take(order)
     starts = np.flatnonzero(np.diff(ids, prepend=-2))
     counts = np.diff(starts, append=len(ids)).tolist()
-    # (ranges, 6): smallest x, y, z, then largest x, y, z.
     columns = points.T.take(order, axis=1)
-    smallest = np.minimum.reduceat(columns, starts, axis=1)
-    largest = np.maximum.reduceat(columns, starts, axis=1)
-    corners = np.concatenate([smallest, largest])
-    boxes = corners.T.astype(np.float64).round(4)
-
-    measures = {}
-    numbers = ids[starts].tolist()
-    for number, count, box in zip(numbers, counts, boxes.tolist(), strict=True):
-        measures[number] = (count, tuple(box))
+    corners = [find.reduceat(columns, starts, axis=1) for find in (np.minimum, np.maximum)]
+    # (ranges, 6): smallest x, y, z, then largest x, y, z.
+    boxes = np.concatenate(corners).T.astype(np.float64).round(4).tolist()
+    measures = dict(zip(ids[starts].tolist(), zip(counts, boxes, strict=True), strict=True))
     measured = []
     for group in groups:
         count, box = measures.get(group.id, (0, None))
-        measured.append(replace(group, vertex_count=count, box=box))
+        measured.append(replace(group, vertex_count=count, box=box and tuple(box)))
     return tuple(measured)
 
 
@@ -194,30 +180,12 @@ def _look_up(
     warnings: list[SceneWarning],
 ) -> list[RawIds]:
     """Find the ids of each group's category; 0 and 0, with a warning, for an unknown category."""
-    builtin = builtin_label_map()
     for name, count in Counter(group.raw_category for group in groups).items():
-        row = label_map.rows.get(name)
-        builtin_row = builtin.rows.get(name)
-        if row is None:
-            subject = repr(name)
-            if len(warnings) < _MAX_SUGGESTIONS:
-                subject += _suggest(name, label_map)
+        if name not in label_map.rows:
+            close = _find_close(name, tuple(label_map.rows), 1)
+            subject = repr(name) + "".join(f" (did you mean {one!r}?)" for one in close)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
-        # A category that the built-in label map lacks was added on purpose, so it is not reported.
-        is_changed = builtin_row is not None and builtin_row != row
-        if label_map.digest != builtin.digest and is_changed:
-            subject = (
-                f"{name!r} is {row or 'missing'} in the label map, "
-                f"but {builtin_row} in the built-in one"
-            )
-            warnings.append(SceneWarning(WarningKind.LABEL_MAP_DIFFERS, subject, count))
     return [label_map.rows.get(group.raw_category, _UNLABELED) for group in groups]
-
-
-def _suggest(name: str, label_map: LabelMap) -> str:
-    """Suggest the category of the label map that an unknown one resembles most."""
-    close = _find_close(name, tuple(label_map.rows), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _number_instances(

@@ -50,7 +50,6 @@ _Contents: TypeAlias = Mapping[FileKind, Any]
 _MIN_VERTICES = 20
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 _AGGREGATION_HINT = "download the groups of the scene's mesh: scannet-prep download"
-_SCANNET200_HINT = "download it: scannet-prep download; or leave out --scannet200"
 
 
 def find_raw_files(
@@ -69,33 +68,29 @@ def find_raw_files(
     """
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
-    groups_kind = release.AGGREGATION
-    if groups_kind not in scene.files and release.HIGH_RESOLUTION_AGGREGATION in scene.files:
-        groups_kind = release.HIGH_RESOLUTION_AGGREGATION
-    has_groups = groups_kind in scene.files
-    is_test = split is Split.TEST
-    is_from_ply = options.labels_from == "ply"
+    groups_kind = next((kind for kind in _GROUPS_KINDS if kind in scene.files), _GROUPS_KINDS[0])
+    used = {release.MESH, release.INFO, release.SEGMENTS, groups_kind}
+    if options.labels_from == "ply":
+        used.add(release.LABELS_MESH)
+    needed = {release.MESH}
+    if split is not Split.TEST:
+        needed |= used
+    if scene.is_own or not options.align_axis:
+        needed.discard(release.INFO)
+    # With labels from labels.ply, a scene may lack groups: it then has no instances, and no ScanNet
+    # ids.
+    if groups_kind in scene.files:
+        needed.add(release.SEGMENTS)
+    elif release.LABELS_MESH in used and not options.scannet200:
+        needed -= {release.SEGMENTS, groups_kind}
 
-    # Whether each kind of file is needed; the others are used if they are there.
-    needs_info = options.align_axis and not scene.is_own and not is_test
-    is_needed = {release.MESH: True, release.INFO: needs_info}
-    # With labels from labels.ply, a scene may lack groups: it then has no instances.
-    needs_groups = has_groups or not (is_test or is_from_ply)
-    is_needed[release.SEGMENTS] = is_needed[groups_kind] = needs_groups
-    if is_from_ply:
-        is_needed[release.LABELS_MESH] = not is_test
     paths = {}
     for kind in release.INPUT_KINDS:
-        if kind in is_needed and kind in scene.files:
-            paths[kind] = scene.files[kind]
-        elif is_needed.get(kind):
-            path = scene.path(kind)
+        path = scene.path(kind)
+        if kind in used and kind in scene.files:
+            paths[kind] = path
+        elif kind in needed:
             raise MissingFileError(path, "no such file", repair_hint(path))
-    # Without groups, nothing but labels.ply has labels, and it has nyu40 ids only.
-    if options.scannet200 and release.LABELS_MESH in paths and not has_groups:
-        path = scene.path(release.AGGREGATION)
-        problem = "no such file, and labels.ply holds no ScanNet ids"
-        raise MissingFileError(path, problem, _SCANNET200_HINT)
     return paths
 
 
@@ -236,12 +231,8 @@ def _check_count(
 ) -> None:
     """Check that a file is for as many vertices as the mesh has."""
     if count != mesh.vertex_count:
-        raise FileError(
-            path,
-            f"is for {count:,} vertices, but {path.parent.name}{release.MESH.suffix} "
-            f"has {mesh.vertex_count:,}",
-            repair_hint(path),
-        )
+        problem = f"is for {count:,} vertices, but the mesh has {mesh.vertex_count:,}"
+        raise FileError(path, problem, repair_hint(path))
 
 
 def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:

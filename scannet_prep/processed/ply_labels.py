@@ -53,16 +53,16 @@ def take_ply_labels(
     """
     warnings = list(annotation.warnings)
     is_outside = labels > MAX_NYU40_ID
+    count = int(np.count_nonzero(is_outside))
     outside_ids = np.unique(labels[is_outside]).tolist()
-    if outside_ids:
-        count = int(np.count_nonzero(is_outside))
-        listed = ", ".join(map(str, outside_ids[:5]))
-        if not _KNOWN_OUTSIDE_NYU40.issuperset(outside_ids):
-            problem = (
-                f"{count:,} of {len(labels):,} labels are not nyu40 ids (0 to {MAX_NYU40_ID}), "
-                f"for example {listed}: {_V1_CAUSE}"
-            )
-            raise FileError(path, problem, _V1_HINT)
+    listed = ", ".join(map(str, outside_ids[:5]))
+    if not _KNOWN_OUTSIDE_NYU40.issuperset(outside_ids):
+        problem = (
+            f"{count:,} of {len(labels):,} labels are not nyu40 ids (0 to {MAX_NYU40_ID}), "
+            f"for example {listed}: {_V1_CAUSE}"
+        )
+        raise FileError(path, problem, _V1_HINT)
+    if count:
         warnings.append(SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, listed, count))
 
     if groups is not None:

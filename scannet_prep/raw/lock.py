@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,12 +80,8 @@ def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:
     return (_HEADER + "".join(lines)).encode()
 
 
-def digest_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> LockEntry:
+def digest_file(path: Path) -> LockEntry:
     """Compute the entry of a file.
-
-    Args:
-        path: The file.
-        advance: Called with the number of bytes that were read since the last call.
 
     Raises:
         MissingFileError: There is no such file.
@@ -97,5 +93,4 @@ def digest_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> 
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
             size_bytes += len(block)
-            advance(len(block))
     return LockEntry(digest.hexdigest(), size_bytes)

@@ -41,15 +41,12 @@ _LARGE_EXTENT = 100
 
 _MAX_HEADER_BYTES = 65_536
 _COUNT = re.compile(rb"^element\s+\S+\s+(\d{1,18})", re.MULTILINE)
-_COMMENT = re.compile(rb"^(comment|obj_info)\b.*$", re.MULTILINE)
-_QUESTION_MARKS = bytes(range(128)) + b"?" * 128
+_NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 # The errors of plyfile for damaged files, beside its own.
 _PLY_ERRORS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 # The names that programs give to the list of the vertices of a face, and to colours.
 _FACE_LISTS = ("vertex_indices", "vertex_index")
-# Names of the red of a colour: `red`, `diffuse_red`, `R`, `r_8bit`.
-_RED = re.compile(r"(.*(?<![a-z]))(red|r)((?![a-z]).*)")
-_GREEN_BLUE = {"red": ("green", "blue"), "r": ("g", "b")}
+_COLORS = ("red", "green", "blue")
 _NORMALS = ("nx", "ny", "nz")
 _GREY = 128
 _MAX_LABEL = np.iinfo(np.uint16).max
@@ -119,9 +116,10 @@ def read_mesh(path: Path, max_bytes: int = MESH.max_bytes, *, has_labels: bool =
         faces = _find_faces(ply, len(vertices))
         labels = _find_labels(vertices) if has_labels else np.empty(0, np.uint16)
         color_names = _find_color_names(names)
-        colors = np.full((len(vertices), 3), _GREY, np.uint8)
         if color_names:
             colors = _find_colors(vertices, color_names)
+        else:
+            colors = np.full((len(vertices), 3), _GREY, np.uint8)
         normals = None
         if not len(faces) and set(_NORMALS).issubset(names):
             normals = np.nan_to_num(_copy_columns(vertices, _NORMALS, "f").T, posinf=0, neginf=0)
@@ -156,9 +154,8 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
         is_text = b"format ascii" in header
         if is_text or not header.isascii():
             # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
-            header = _COMMENT.sub(lambda line: line[0].translate(_QUESTION_MARKS), header)
-            data = file.readall()
-            stream = io.BytesIO(header + data[len(header) :])
+            rest = file.readall()[len(header) :]
+            stream = io.BytesIO(_NOT_ASCII.sub(b"?", header) + rest)
         else:
             # plyfile reads the header byte by byte.
             stream = io.BufferedReader(file)
@@ -220,38 +217,39 @@ def _find_positions(vertices: Vertices) -> Positions:
 
 
 def _find_color_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Find the properties that are red, green and blue; none if there are several, or none."""
+    """Find the properties that are red, green and blue; none if there are several, or none.
+
+    Programs name them `red`, `diffuse_red`, `Red`, `r`, `r_8bit`, and so on.
+    """
     by_lower = {name.lower(): name for name in names}
     found = []
-    for name in by_lower:
-        match = _RED.fullmatch(name)
-        if match is not None:
-            before, red, after = match.groups()
-            all_names = [before + word + after for word in (red, *_GREEN_BLUE[red])]
-            if by_lower.keys() >= set(all_names):
-                found.append(tuple(by_lower[one] for one in all_names))
-    plain = [one for one in found if one == ("red", "green", "blue")]
-    return (plain or found)[0] if len(plain or found) == 1 else ()
+    for words in (_COLORS, ("r", "g", "b")):
+        is_red = re.compile(rf"(?<![a-z]){words[0]}(?![a-z])")
+        for name in by_lower:
+            around = is_red.split(name)
+            colors = tuple(by_lower.get(word.join(around), "") for word in words)
+            if len(around) == 2 and all(colors):
+                found.append(colors)
+    if _COLORS in found:
+        return _COLORS
+    return found[0] if len(found) == 1 else ()
 
 
 def _find_colors(vertices: Vertices, names: Sequence[str]) -> NDArray[np.uint8]:
     """Return the colours, uint8 (V, 3), of bytes or of floats from 0 to 1."""
-    columns = _copy_columns(vertices, names, "fiu")
-    colors = np.stack([*columns], axis=1)
+    colors = np.stack([*_copy_columns(vertices, names, "fiu")], axis=1)
     if colors.dtype == np.uint8:
         return colors
     smallest = colors.min()
     largest = colors.max()
     # False if one of them is NaN.
-    are_shares = colors.dtype.kind == "f" and smallest >= 0 and largest <= 1
-    if not are_shares:
-        listed = ", ".join(names)
-        raise ContentError(
-            f"{listed} have type {colors.dtype} and values from {smallest} to {largest}, "
-            "expected uchar (0..255) or float (0..1)"
-        )
-    levels: Positions = np.rint(colors * 255)
-    return levels.astype(np.uint8)
+    if colors.dtype.kind == "f" and smallest >= 0 and largest <= 1:
+        levels: Positions = np.rint(colors * 255)
+        return levels.astype(np.uint8)
+    raise ContentError(
+        f"{', '.join(names)} have type {colors.dtype} and values from {smallest} to {largest}, "
+        "expected uchar (0..255) or float (0..1)"
+    )
 
 
 def _find_labels(vertices: Vertices) -> NDArray[np.uint16]:
@@ -275,8 +273,7 @@ def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
         raise ContentError(f"faces have {len(names)} lists {expected}, expected 1")
     faces: NDArray[Any] = np.asarray(element.data[names[0]])
     if faces.dtype.hasobject:  # plyfile has read row by row
-        lengths = {len(vertices) for vertices in faces}
-        if lengths != {3}:
+        if {len(vertices) for vertices in faces} != {3}:
             raise ContentError("has faces that are not triangles")
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":

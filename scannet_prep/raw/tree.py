@@ -18,12 +18,10 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import msgspec
 
 from scannet_prep.base.findings import Finding, sort_findings
 from scannet_prep.base.text import list_some
@@ -79,6 +77,8 @@ class RawScene:
         scene_id: Its name.
         directory: The folder that holds its files.
         files: Those that are there, by kind.
+        split: The split of the official lists; for an own scene, that of its place, such as `scans`
+            or `val`. None if neither tells it.
         problem: The reason why the scene cannot be used, without the folder's name; empty if it
             can be used.
     """
@@ -86,30 +86,13 @@ class RawScene:
     scene_id: SceneId
     directory: Path
     files: Mapping[FileKind, Path] = field(default_factory=dict, hash=False)
+    split: Split | None = None
     problem: str = ""
 
     @property
     def is_own(self) -> bool:
         """Whether the scene is not from the release: none of the official lists contains it."""
         return find_official_split(self.scene_id) is None
-
-    @property
-    def split(self) -> Split | None:
-        """The split of the official lists; for a scene of one's own, that of its place.
-
-        None for a scene that has the form of the release's, and that no list contains; and for one
-        whose place is of no split.
-        """
-        if self.is_own and SceneId.is_own(self.scene_id):
-            return next(iter(self.place_splits), None)
-        return find_official_split(self.scene_id)
-
-    @property
-    def place_splits(self) -> tuple[Split, ...]:
-        """The splits of the scenes in a place such as `scans`; empty for any other folder."""
-        folder = self.directory.absolute()
-        names = [name for name in (folder.name, folder.parent.name) if name != self.scene_id]
-        return next((_PLACES[name] for name in names if name in _PLACES), ())
 
     def path(self, kind: FileKind) -> Path:
         """Return the path of the file of one kind."""
@@ -123,12 +106,14 @@ class RawListing:
     Attributes:
         scenes: The scenes by id, sorted; those that cannot be used have a `problem`.
         label_map: The label map that lies with them; None if there is none.
+        shared: The other files of no scene, by kind.
         findings: Files that have the name of an input and are not used, and remarks about places.
             An error if they look like a scene in a place of scenes.
     """
 
     scenes: dict[SceneId, RawScene]
     label_map: Path | None
+    shared: dict[FileKind, Path]
     findings: tuple[Finding, ...]
 
 
@@ -166,25 +151,28 @@ def list_raw(raw_dir: Path, *, may_be_empty: bool = False) -> RawListing:
 
     Raises:
         MissingFileError: `raw_dir` does not exist. It holds no scene, unless `may_be_empty`.
-        FileError: A folder of scenes cannot be read.
+        FileError: A folder cannot be read.
     """
     if not raw_dir.is_dir():
         raise MissingFileError(raw_dir, "no such folder", _HINT_LAYOUT)
     found: dict[SceneId, list[RawScene]] = defaultdict(list)
+    shared = {}
     label_maps = []
     findings = []
     for folder, names in _iter_folders(raw_dir):
         scenes, unused = _find_in_folder(folder, names)
-        is_for_scene = folder.parent.name in _SCENE_DIRS
-        is_usual = is_for_scene or folder.parent == raw_dir
-        if not scenes and is_usual and SceneId.is_of_release(folder.name):
-            scenes = [RawScene(SceneId(folder.name), folder)]
-        if unused or (is_for_scene and not scenes):
-            findings.append(_report_unused(folder, unused, has_scenes=bool(scenes)))
         for scene in scenes:
             found[scene.scene_id].append(scene)
-        if LABEL_MAP.suffix in names:
-            label_maps.append(folder / LABEL_MAP.suffix)
+        if unused or (folder.parent.name in _SCENE_DIRS and not scenes):
+            is_place = not _SCENE_DIRS.isdisjoint((folder.name, folder.parent.name))
+            looks_like_scene = any(name.endswith(_INPUT_ENDINGS) for name in unused)
+            message = f"{_NOT_USED}: {list_some(unused) or 'all files'}"
+            is_error = is_place and looks_like_scene and not scenes
+            findings.append(_report(folder, message, is_error=is_error))
+        for name in SHARED_KINDS.keys() & names:
+            shared[SHARED_KINDS[name]] = folder / name
+        if LABEL_MAP in shared:
+            label_maps.append(shared.pop(LABEL_MAP))
 
     chosen = {scene_id: _choose(found[scene_id], findings) for scene_id in sorted(found)}
     if not chosen and not may_be_empty:
@@ -192,86 +180,87 @@ def list_raw(raw_dir: Path, *, may_be_empty: bool = False) -> RawListing:
         raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
     label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
     label_map = label_maps[0] if label_maps else None
-    findings += [_note(path, f"not used: the label map is {label_map}") for path in label_maps[1:]]
-    return RawListing(chosen, label_map, sort_findings(findings))
-
-
-def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
-    """Find the files in `tasks/`, which belong to no scene. The label map is not among them."""
-    paths = {}
-    for kind in SHARED_KINDS.values():
-        path = raw_dir / TASKS_DIR / kind.suffix
-        if kind is not LABEL_MAP and os.path.lexists(path):
-            paths[kind] = path
-    return paths
+    findings += [
+        _report(path, f"not used: the label map is {label_map}") for path in label_maps[1:]
+    ]
+    return RawListing(chosen, label_map, shared, sort_findings(findings))
 
 
 def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
     """Iterate over the folders to search, with the names in them that are not of folders.
 
     Raises:
-        FileError: A folder of scenes cannot be read, or is not a folder.
+        FileError: A folder cannot be read, or is not a folder.
     """
 
-    def check_place(error: OSError) -> None:
-        folder = Path(error.filename)
-        # Other folders, such as `lost+found`, may be closed.
-        if folder == raw_dir or {folder.name, folder.parent.name} & _PLACES.keys():
-            raise FileError(folder, f"cannot be listed: {error.strerror or error}") from error
+    def refuse(error: OSError) -> None:
+        raise FileError(error.filename, f"cannot be listed: {error.strerror or error}") from error
 
-    for path, folders, files in os.walk(raw_dir, onerror=check_place, followlinks=True):
+    for path, folders, files in os.walk(raw_dir, onerror=refuse, followlinks=True):
         folder = Path(path)
-        for name in _PLACES.keys() & files:
+        for name in _SCENE_DIRS.intersection(files):
             raise FileError(folder / name, _NO_FOLDER)
         yield folder, sorted(name for name in files if not name.startswith("."))
-        is_deep = len(folder.parts) - len(raw_dir.parts) >= _MAX_DEPTH
-        inner = set(folders)
+        inner = {name for name in folders if not name.startswith(".")} - {"lost+found"}
         if SceneId.is_of_release(folder.name):
             inner.clear()
-        elif is_deep and folder.name not in _PLACES:
+        elif len(folder.parts) - len(raw_dir.parts) >= _MAX_DEPTH and folder.name not in _PLACES:
             inner &= _PLACES.keys()
-        folders[:] = sorted(name for name in inner if not name.startswith("."))
+        folders[:] = sorted(inner)
 
 
-def _find_in_folder(folder: Path, names: Iterable[str]) -> tuple[list[RawScene], list[str]]:
+def _find_in_folder(folder: Path, names: Sequence[str]) -> tuple[list[RawScene], list[str]]:
     """Find the scenes whose files lie in a folder, and the names that are not used."""
     files: dict[str, dict[FileKind, Path]] = defaultdict(dict)
     unused = []
     scenes = []
+    if not names and SceneId.is_of_release(folder.name):
+        scenes.append(_locate(folder.name, folder, {}))
     for name in names:
         match = _SUFFIX.search(name)
         if match is not None and SceneId.is_valid(name[: match.start()]):
             files[name[: match.start()]][KINDS[match[0]]] = folder / name
         elif SceneId.is_of_release(name):
-            scenes.append(RawScene(SceneId(name), folder / name, problem=_NO_FOLDER))
+            scenes.append(replace(_locate(name, folder / name, {}), problem=_NO_FOLDER))
         elif name.endswith(_INPUT_ENDINGS) or folder.name in _SCENE_DIRS:
             unused.append(name)
     for name, of_scene in files.items():
         # Many other files are named like the metadata.
         if of_scene.keys() != {INFO} or name == folder.name:
-            scenes.append(RawScene(SceneId(name), folder, of_scene))
+            scenes.append(_locate(name, folder, of_scene))
         elif SceneId.is_of_release(name):
             unused.append(of_scene[INFO].name)
     return scenes, [name for name in unused if name != LABEL_MAP.suffix]
 
 
+def _locate(name: str, folder: Path, files: Mapping[FileKind, Path]) -> RawScene:
+    """Make a scene of the files of one name in a folder; its place tells splits, too."""
+    scene = RawScene(SceneId(name), folder, files, find_official_split(name))
+    place = folder.absolute()
+    splits = _PLACES.get(place.name) or _PLACES.get(place.parent.name)
+    if splits is None or scene.split in splits:
+        return scene
+    if SceneId.is_own(name):
+        return replace(scene, split=splits[0])
+    if scene.split is None:
+        return scene
+    problem = f"{name} is a {scene.split} scene, but lies among {splits[0]} scenes"
+    return replace(scene, problem=problem)
+
+
 def _choose(same: Sequence[RawScene], findings: list[Finding]) -> RawScene:
     """Choose one of the folders of a scene, and note those that are not used."""
     chosen, *others = sorted(same, key=_rank, reverse=True)
-    problem = chosen.problem
+    if chosen.split is Split.TEST and "scans" in chosen.directory.parts[-2:]:
+        findings.append(_report(chosen.directory, "lies in scans/, but is a test scene"))
     for other in others:
         if MESH in other.files and _rank(other) == _rank(chosen):
             problem = f"has the same scene as {other.directory}, and both have a mesh; remove one"
-        elif other.files:
+            return replace(chosen, problem=problem)
+        if other.files:
             message = f"not used: {chosen.scene_id} is taken from {chosen.directory}"
-            findings.append(_note(other.directory, message))
-    official = find_official_split(chosen.scene_id)
-    splits = chosen.place_splits
-    if official and splits and official not in splits:
-        problem = f"{chosen.scene_id} is a {official} scene, but lies among {splits[0]} scenes"
-    if official is Split.TEST and Split.TRAIN in splits:
-        findings.append(_note(chosen.directory, "lies in scans/, but is a scene of the test split"))
-    return replace(chosen, problem=problem)
+            findings.append(_report(other.directory, message))
+    return chosen
 
 
 def _rank(scene: RawScene) -> tuple[bool, bool]:
@@ -282,17 +271,13 @@ def _rank(scene: RawScene) -> tuple[bool, bool]:
     return has_mesh, scene.directory.name == scene.scene_id
 
 
-def _report_unused(folder: Path, names: Sequence[str], *, has_scenes: bool) -> Finding:
-    """Report the files of a folder that are not used; all of them if no names are given."""
-    finding = _note(folder, f"{_NOT_USED}: {list_some(names) or 'all files'}")
-    is_in_place = not _SCENE_DIRS.isdisjoint((folder.name, folder.parent.name))
-    if is_in_place and not has_scenes and any(name.endswith(_INPUT_ENDINGS) for name in names):
-        return msgspec.structs.replace(finding, severity="error", hint=_HINT_OWN)
-    return finding
-
-
-def _note(path: Path, message: str) -> Finding:
-    return Finding(message=message, subject=str(path), severity="note")
+def _report(path: Path, message: str, *, is_error: bool = False) -> Finding:
+    return Finding(
+        message=message,
+        subject=str(path),
+        severity="error" if is_error else "note",
+        hint=_HINT_OWN if is_error else "",
+    )
 
 
 def _find_above(raw_dir: Path) -> list[Path]:

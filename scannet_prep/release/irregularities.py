@@ -56,7 +56,6 @@ class WarningKind(str, Enum):
         "groups left unlabeled: {count}",
         "doubt",
     )
-    LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "", "doubt"
     REPEATED_GROUPS = (
         "repeated_groups",
         "groups dropped that repeat an earlier group exactly: {count}",

@@ -55,12 +55,12 @@ def find_kind(place: str | Path) -> PlaceKind:
 
     from scannet_prep.frames.record import find_records
     from scannet_prep.raw.lock import LOCK_NAME
-    from scannet_prep.raw.tree import find_shared_files, list_raw
+    from scannet_prep.raw.tree import list_raw
 
     if find_records(path):
         return "frames"
-    is_raw = list_raw(path, may_be_empty=True).scenes or find_shared_files(path)
-    if is_raw or (path / LOCK_NAME).is_file():
+    listing = list_raw(path, may_be_empty=True)
+    if listing.scenes or listing.shared or (path / LOCK_NAME).is_file():
         return "raw"
     raise MissingFileError(path, "holds neither raw nor processed scenes", _HINT_PLACE)
 

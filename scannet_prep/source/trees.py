@@ -21,7 +21,6 @@ from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.lock import LockEntry, digest_file, read_tree_lock
 from scannet_prep.raw.tree import (
     RawScene,
-    find_shared_files,
     list_raw,
 )
 from scannet_prep.release import files as release
@@ -49,8 +48,6 @@ _OF_SEGMENTATION = {
 }
 # Files that every scene of the release has, and own scenes need not have.
 _MISSING = {WarningKind.NO_INFO, WarningKind.NO_AGGREGATION}
-# Doubts that concern the label map, not the files of a scene.
-_OF_LABEL_MAP = {WarningKind.UNKNOWN_CATEGORY, WarningKind.LABEL_MAP_DIFFERS}
 
 
 class RawTree(Place):
@@ -137,7 +134,7 @@ class RawTree(Place):
         findings += _attempt("", _check_label_map, self._listing.label_map)
         for folder in (self.folder, self.folder / release.TASKS_DIR):
             findings += self._compare_with_records(folder)
-        for kind, path in find_shared_files(self.folder).items():
+        for kind, path in self._listing.shared.items():
             findings += _attempt("", read_raw_file, kind, path)
         if self._raw_scenes and not self._is_for_segmentation:
             message = "no scene has a mesh or an annotation: only the existing files are checked"
@@ -148,7 +145,7 @@ class RawTree(Place):
         """Name the label map and the files that belong to no scene."""
         return {
             "label_map": str(self._listing.label_map or "built in"),
-            "files_of_no_scene": [path.name for path in find_shared_files(self.folder).values()],
+            "files_of_no_scene": [path.name for path in self._listing.shared.values()],
         }
 
 
@@ -210,12 +207,12 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     for warning in meta.warnings:
         kind = warning.kind
         is_missing = kind in _MISSING or kind.is_damage
-        is_doubt = kind.is_doubt and kind not in _OF_LABEL_MAP
+        # An unknown category is a matter of the label map.
+        is_doubt = kind.is_doubt and kind is not WarningKind.UNKNOWN_CATEGORY
         # For `process`, all of these are warnings.
         if is_doubt or (is_missing and not scene.is_own):
             faults.append(warning.fault)
-        # The label map is reported once for the whole tree.
-        elif kind is not WarningKind.LABEL_MAP_DIFFERS:
+        else:
             yield Finding(message=warning.text, subject=folder, scene_id=scene_id, severity="note")
     # With the labels of labels.ply: each label comes from a group.
     count = np.count_nonzero((processed.nyu40_ids > 0) & (processed.instances < 0))

@@ -147,7 +147,7 @@ def plan(
         from scannet_prep.stages.download import check_terms
 
         check_terms(raw_dir)
-        listing = RawListing(_place_streams(out_dir), None, ())
+        listing = RawListing(_place_streams(out_dir), None, {}, ())
     else:
         listing = list_raw(raw_dir)
     raw_scenes = listing.scenes
@@ -203,7 +203,9 @@ def _place_streams(out_dir: Path) -> dict[SceneId, RawScene]:
     for split in Split:
         for scene_id in official_scenes(split):
             raw_dir = out_dir / _STREAMS_NAME / scene_id
-            scenes[scene_id] = RawScene(scene_id, raw_dir / SPLIT_DIRS[split] / scene_id)
+            scenes[scene_id] = RawScene(
+                scene_id, raw_dir / SPLIT_DIRS[split] / scene_id, split=split
+            )
     return scenes
 
 
