@@ -11,9 +11,9 @@ from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation import InstancePrediction
 from scannet_prep.view.coloring import (
-    INSTANCE_COLORS,
     UNLABELED_COLOR,
     Category,
+    color_instance,
     color_labels,
     color_segments,
     view_scene,
@@ -75,8 +75,8 @@ def test_tiny_scene_has_colourings_that_are_counted_by_hand(tmp_path):
     )
     assert labels.indices.tolist() == [1, 1, 0, 0, 0, 2]
     assert scene.colorings["instances"].categories == (
-        Category("wall 1", INSTANCE_COLORS[1], 3),
-        Category("floor 0", INSTANCE_COLORS[0], 2),
+        Category("wall 1", color_instance(1), 3),
+        Category("floor 0", color_instance(0), 2),
         Category("unlabeled", UNLABELED_COLOR, 1),
     )
     # Up, and towards negative y.
@@ -194,8 +194,8 @@ def test_matched_mask_has_the_colour_of_its_instance_and_others_that_of_none():
 
     chair, none, table, other = map(tuple, made["prediction"].colors[::200].tolist())
 
-    assert (chair, none, table) == (INSTANCE_COLORS[0], UNLABELED_COLOR, INSTANCE_COLORS[2])
-    assert other == INSTANCE_COLORS[4 + 2]
+    assert (chair, none, table) == (color_instance(0), UNLABELED_COLOR, color_instance(2))
+    assert other == color_instance(4 + 2) == color_instance(20 + 4 + 2)
 
 
 def test_most_confident_of_overlapping_masks_is_shown_or_the_first():
@@ -228,7 +228,7 @@ def to_lab(color, vision):
 
 VERDICTS = [*VERDICT_COLORS.values(), UNLABELED_COLOR]
 # With unlabeled, and the light and the dark background.
-INSTANCES = [*INSTANCE_COLORS, UNLABELED_COLOR, (255, 255, 255), (24, 24, 28)]
+INSTANCES = [*map(color_instance, range(20)), UNLABELED_COLOR, (255, 255, 255), (24, 24, 28)]
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,7 @@ class Viewing:
         counts = IdCounts(predictions)
         values = counts.read(scene_id, len(scene.points), scene)
         counts.check(predictions.paths[scene_id])
-        folder = predictions.folder
-        names = {each.folder.name for each in self.predictions}
-        is_unique = len(names) == len(self.predictions)
-        return Prediction(self.label_set, values, folder.name if is_unique else str(folder))
+        return Prediction(self.label_set, values, str(predictions.folder))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
+from scannet_prep.evaluation.scores import IntArray
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.groups import raw_ids_of_groups
 from scannet_prep.processed.scene import ProcessedScene
@@ -23,37 +24,21 @@ from scannet_prep.release.scene import Split
 
 UNLABELED = "unlabeled"
 UNLABELED_COLOR = (100, 100, 100)
-INSTANCE_COLORS = (
-    (36, 110, 221),
-    (36, 184, 36),
-    (250, 110, 221),
-    (250, 110, 36),
-    (221, 184, 36),
-    (36, 184, 184),
-    (147, 36, 147),
-    (184, 36, 36),
-    (36, 110, 36),
-    (184, 184, 250),
-    (147, 110, 36),
-    (250, 184, 184),
-    (36, 250, 184),
-    (250, 73, 110),
-    (73, 184, 250),
-    (36, 36, 250),
-    (147, 110, 147),
-    (110, 147, 110),
-    (147, 250, 36),
-    (221, 184, 147),
+# Colours of instances by their number: red, green, blue. They differ from each other, from white
+# and black, and from unlabeled by at least 17 (CIEDE2000).
+_INSTANCE_COLORS = bytes.fromhex(
+    "246edd 24b824 fa6edd fa6e24 ddb824 24b8b8 932493 b82424 246e24 b8b8fa "
+    "936e24 fab8b8 24fab8 fa496e 49b8fa 2424fa 936e93 6e936e 93fa24 ddb893"
 )
-"""Colours of instances by their number, from the first again after the last. They differ from each
-other, from unlabeled, and from white and black by at least 17 (CIEDE2000)."""
 
 # Width of the cells that measure the area of surfaces.
 _CELL_M = 0.1
 # Their largest number along each axis.
 _MAX_CELLS = 1 << 12
 
-Color = tuple[int, int, int]
+Color: TypeAlias = tuple[int, int, int]
+ColorArray: TypeAlias = NDArray[np.uint8]
+Integers: TypeAlias = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +94,7 @@ class Coloring:
     """
 
     title: str
-    colors: NDArray[np.uint8]
+    colors: ColorArray
     categories: tuple[Category, ...] = ()
     indices: NDArray[np.unsignedinteger[Any]] | None = None
     tables: tuple[Explanation, ...] = ()
@@ -169,7 +154,8 @@ def estimate_spacing(points: NDArray[np.floating[Any]]) -> float:
     # Cells are larger in scenes that are larger than a building.
     cell = max(_CELL_M, float(offsets.max()) / _MAX_CELLS)
     cells = (offsets / cell).astype(np.int64)
-    numbers = cells @ (1, 2 * _MAX_CELLS, 4 * _MAX_CELLS**2)
+    row = 2 * _MAX_CELLS
+    numbers = cells @ (1, row, row**2)
     share = len(np.unique(numbers)) / len(points)
     return cell * math.sqrt(share)
 
@@ -198,13 +184,13 @@ def view_scene(scene: ProcessedScene) -> ViewedScene:
     )
 
 
-def read_train_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
+def read_train_ids(scene: ProcessedScene, label_set: LabelSet) -> IntArray:
     """Return the train id of each vertex, int64 (V,); -1 where unlabeled."""
     return label_set.train_ids_from_raw_ids(getattr(scene, label_set.raw_ids_key), -1)
 
 
 def color_labels(
-    train_ids: NDArray[np.integer[Any]],
+    train_ids: Integers,
     label_set: LabelSet,
     *,
     title: str = "",
@@ -230,7 +216,7 @@ def color_labels(
 
 
 def color_instances(
-    instances: NDArray[np.integer[Any]],
+    instances: Integers,
     groups: Sequence[AnnotatedGroup] = (),
     label_set: LabelSet = SCANNET20,
 ) -> Coloring:
@@ -251,11 +237,13 @@ def color_instances(
 
 
 def color_instance(number: int) -> Color:
-    """Return the colour of an instance."""
-    return INSTANCE_COLORS[number % len(INSTANCE_COLORS)]
+    """Return the colour of an instance; after the last colour, the first one follows."""
+    start = 3 * number % len(_INSTANCE_COLORS)
+    red, green, blue = _INSTANCE_COLORS[start : start + 3]
+    return red, green, blue
 
 
-def color_segments(segments: NDArray[np.integer[Any]], *, is_computed: bool = False) -> Coloring:
+def color_segments(segments: Integers, *, is_computed: bool = False) -> Coloring:
     """Colour vertices by segment; the title shows if the segments are not from the release."""
     title = "computed segments" if is_computed else "segments"
     return categorize(segments, _describe_segment, title=title, is_per_scene=True)
@@ -265,18 +253,26 @@ def _describe_segment(number: int) -> Category:
     """Name a segment. Its colour differs from those of similar numbers."""
     # Multiplicative hashing (Knuth): the upper bits of the product are well mixed.
     mixed = number * 2_654_435_769 % (1 << 32)
-    red, green, blue = (64 + (mixed >> shift & 255) * 3 // 4 for shift in (24, 16, 8))
-    return Category(f"segment {number}", (red, green, blue))
+    red, green, blue, _ = mixed.to_bytes(4, "big")
+    color = (
+        64 + red * 3 // 4,
+        64 + green * 3 // 4,
+        64 + blue * 3 // 4,
+    )
+    return Category(f"segment {number}", color)
 
 
 def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
     """Colour vertices by their normal: -1..1 of x, y, z as 0..255 of red, green, blue."""
-    scaled = normals.astype(np.float32) * np.float32(127.5) + np.float32(128)
-    return Coloring("normals", scaled.clip(0, 255).astype(np.uint8))
+    scaled = normals.astype(np.float32)
+    scaled *= np.float32(127.5)
+    scaled += np.float32(128)
+    colors = scaled.clip(0, 255).astype(np.uint8)
+    return Coloring("normals", colors)
 
 
 def categorize(
-    numbers: NDArray[np.integer[Any]],
+    numbers: Integers,
     describe: Callable[[int], Category],
     *,
     title: str,
@@ -323,7 +319,9 @@ def name_groups(groups: Sequence[AnnotatedGroup], label_set: LabelSet) -> dict[i
     names = {}
     for group, train_id in zip(groups, train_ids.tolist(), strict=True):
         class_name = label_set.name_of(train_id)
-        names[group.id] = f"{class_name} {group.id} ({group.raw_category})"
-        if train_id < 0 or class_name == group.raw_category:
-            names[group.id] = f"{group.raw_category} {group.id}"
+        category = group.raw_category
+        name = f"{class_name} {group.id} ({category})"
+        if train_id < 0 or class_name == category:
+            name = f"{category} {group.id}"
+        names[group.id] = name
     return names

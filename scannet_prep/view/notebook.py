@@ -16,8 +16,10 @@ from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.images import encode_png
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.overlaps import InstancePrediction, check_prediction
+from scannet_prep.evaluation.scores import IntArray, check_integers, describe_array
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.view.coloring import (
+    ColorArray,
     Coloring,
     ViewedScene,
     color_instances,
@@ -32,9 +34,6 @@ from scannet_prep.view.predictions import Prediction, Truth, color_predictions
 Predicted: TypeAlias = "ArrayLike | InstancePrediction | Mapping[str, ArrayLike]"
 
 _NOTEBOOK_SIZE = (640, 480)
-_HINT_PREDICTIONS = (
-    "pass train ids, integers (V,), or masks (M, V) with labels (M,) and scores (M,)"
-)
 # The type of each array of a sample, as letters of NumPy's `dtype.kind`, and the shape of a row.
 _ARRAYS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "points": ("f", (3,)),
@@ -102,7 +101,7 @@ def render(
     view: str = "orbit",
     size: tuple[int, int] = (800, 600),
     legend: bool = True,
-) -> NDArray[np.uint8]:
+) -> ColorArray:
     """Draw a sample, without a display and without a graphics library.
 
     Surfaces are not drawn from behind: the picture shows the inside of a room through its nearer
@@ -263,67 +262,66 @@ def _read_arrays(sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         row_count = array.shape[0] if array.ndim else 0
         if "points" in arrays and key != "faces":
             row_count = len(arrays["points"])
-        has_kind = array.dtype == np.uint8 if kinds == "u" else array.dtype.kind in kinds
+        has_kind = array.dtype.kind in kinds
+        if kinds == "u":
+            has_kind = array.dtype == np.uint8
         if not has_kind or array.shape != (row_count, *row_shape):
-            shape = ", ".join(map(str, (row_count or "any number", *row_shape)))
-            raise UsageError(
-                f"{key}: found {array.dtype} {array.shape}, expected {_KIND_NAMES[kinds]} ({shape})"
-            )
-        if kinds == "f" and not (len(array) and np.isfinite(array).all()):
+            lengths = (row_count or "any number", *row_shape)
+            shape = ", ".join(map(str, lengths))
+            found = describe_array(array)
+            expected = f"{_KIND_NAMES[kinds]} ({shape})"
+            raise UsageError(f"{key}: found {found}, expected {expected}")
+        is_finite = kinds != "f" or np.isfinite(array).all()
+        if len(array) == 0 or not is_finite:
             raise UsageError(f"{key}: empty, or not all finite")
         arrays[key] = array
-    faces = arrays.get("faces", np.zeros((0, 3), np.int32))
-    if faces.size and (faces.min() < 0 or faces.max() >= len(arrays["points"])):
-        raise UsageError(
-            f"faces: refer to vertices {faces.min()}..{faces.max()}, "
-            f"but there are {len(arrays['points']):,}"
-        )
+    faces = arrays.get("faces", np.zeros(0, np.int32))
+    largest = faces.max(initial=-1)
+    if largest >= len(arrays.get("points", ())):
+        raise UsageError(f"faces: refer to vertex {largest}, which the sample does not have")
     return arrays
 
 
 def _read_predictions(
     predictions: Predicted, vertex_count: int, label_set: LabelSet
-) -> NDArray[np.int64] | InstancePrediction:
+) -> IntArray | InstancePrediction:
     """Check predictions.
 
     Raises:
-        UsageError: They have another shape or type, or ids outside the label set.
+        ContentError: They have another shape or type.
+        UsageError: Ids are outside the label set.
     """
     if isinstance(predictions, Mapping):
-        missing = [key for key in InstancePrediction._fields if key not in predictions]
-        if missing:
-            raise UsageError(f"the predictions have no {missing[0]!r}", _HINT_PREDICTIONS)
         predictions = InstancePrediction(**predictions)
+    values: IntArray | InstancePrediction
     if isinstance(predictions, InstancePrediction):
-        predictions = InstancePrediction(*check_prediction(predictions, vertex_count))
-        ids = np.asarray(predictions.labels)
+        masks, ids, scores = check_prediction(predictions, vertex_count)
+        values = InstancePrediction(masks, ids, scores)
     else:
-        ids = np.asarray(predictions)
-        if ids.shape != (vertex_count,) or ids.dtype.kind not in "iu":
-            raise UsageError(
-                f"predictions: found {ids.dtype} {ids.shape}, expected integers ({vertex_count},)",
-                _HINT_PREDICTIONS,
-            )
+        ids = check_integers(predictions, "predictions", vertex_count)
+        values = ids
     if ids.max(initial=-1) >= len(label_set):
         raise UsageError(
             f"predictions: found train id {ids.max()}, expected -1..{len(label_set) - 1}",
             "subtract 1 if train ids count from 1, or name the label set: labels=...",
         )
-    return predictions if isinstance(predictions, InstancePrediction) else ids.astype(np.int64)
+    return values
 
 
 def _read_truth(
     sample: Mapping[str, Any],
     label_set: LabelSet,
-    values: NDArray[np.int64] | InstancePrediction,
+    values: IntArray | InstancePrediction,
 ) -> Truth | None:
     """Return the annotation of a sample, which `_view_sample` has checked; None if it has none."""
     is_instance = isinstance(values, InstancePrediction)
     if "labels" not in sample or (is_instance and "instances" not in sample):
         return None
     labels = np.asarray(sample["labels"]).astype(np.int64)
-    labels = np.where((labels >= 0) & (labels < len(label_set)), labels, -1)
+    is_class = (labels >= 0) & (labels < len(label_set))
+    labels = np.where(is_class, labels, -1)
     # Without instances, only the classes can be compared.
-    instances = np.asarray(sample.get("instances", np.full(len(labels), -1)))
+    none = np.full(len(labels), -1)
+    instances = np.asarray(sample.get("instances", none))
     # A sample has no groups: the class of an instance is that of its vertices.
     return Truth(labels, instances, instance_labels=labels)

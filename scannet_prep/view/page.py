@@ -132,7 +132,8 @@ def _sort_faces(faces: NDArray[np.int32]) -> NDArray[np.int32]:
     corners = corners[order].astype(np.int32)
     lowest = corners[:, 0]
     corners[:, 1:] -= lowest[:, np.newaxis]
-    corners[:, 0] = np.diff(lowest, prepend=np.int32(0))
+    differences = np.diff(lowest, prepend=np.int32(0))
+    corners[:, 0] = differences
     return corners
 
 

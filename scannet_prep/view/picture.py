@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
+from scannet_prep.evaluation.scores import BoolArray, FloatArray
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
-from scannet_prep.view.coloring import Coloring, ViewedScene, estimate_spacing
+from scannet_prep.view.coloring import ColorArray, Coloring, ViewedScene, estimate_spacing
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -72,7 +73,7 @@ class View:
         return cls(float(match[1]), float(match[2]))
 
     @property
-    def axes(self) -> NDArray[np.float64]:
+    def axes(self) -> FloatArray:
         """Unit vectors to the right, up, and towards the camera, as rows, (3, 3)."""
         azimuth = math.radians(self.azimuth)
         elevation = math.radians(self.elevation)
@@ -80,11 +81,12 @@ class View:
         y = math.sin(azimuth)
         level = math.cos(elevation)
         right = np.array([-y, x, 0])
-        back = np.array([level * x, level * y, math.sin(elevation)])
+        height = math.sin(elevation)
+        back = np.array([level * x, level * y, height])
         up = np.cross(back, right)
         return np.stack([right, up, back])
 
-    def project(self, points: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def project(self, points: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
         """Return positions to the right and down, (V, 2), and distances from the camera, (V,)."""
         points = points.astype(np.float64)
         low = points.min(axis=0)
@@ -129,9 +131,7 @@ THUMBNAIL = PictureOptions(size=(320, 240), has_legend=False, step=4)
 """The options of a picture of which several are shown at once."""
 
 
-def draw_scene(
-    scene: ViewedScene, color: str, options: PictureOptions | None = None
-) -> NDArray[np.uint8]:
+def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = None) -> ColorArray:
     """Draw a scene in one of its colourings.
 
     Args:
@@ -155,13 +155,16 @@ def draw_scene(
             f"at most {_MAX_PIXELS:,} pixels, such as 800x600",
         )
     coloring = scene.colorings[color]
-    image = Image.new("RGB", (width * _SAMPLES, height * _SAMPLES), "white")
+    drawn_size = (width * _SAMPLES, height * _SAMPLES)
+    image = Image.new("RGB", drawn_size, "white")
     # The part of the image for the scene: left of the legend, and below the title.
     top = 0
     area = np.array(image.size)
     if options.has_legend:
         top = 2 * _choose_text_size(height) * _SAMPLES
-        area = area * (_BESIDE_LEGEND if coloring.categories else 1, 1) - (0, top)
+        width_share = _BESIDE_LEGEND if coloring.categories else 1
+        area = area * (width_share, 1)
+        area = area - (0, top)
         area = area.clip(1)
 
     positions, depths = options.view.project(scene.points)
@@ -171,17 +174,26 @@ def draw_scene(
     extent = (high - low).clip(0.1)
     scale = float(np.min(_FILLED * area / extent))
     middle = (low + high) / 2
-    positions = (positions - middle) * scale + area / 2 + (0, top)
+    positions = (positions - middle) * scale
+    positions += area / 2
+    positions += (0, top)
     colors = _shade(scene, coloring, options.view)
     is_shown = ~_find_hidden(scene, options.hidden)
     if scene.faces is None or options.step > 1:
         if scene.normals is not None:
-            cosines = scene.normals.astype(np.float32) @ options.view.axes[2]
+            normals = scene.normals.astype(np.float32)
+            cosines = normals @ options.view.axes[2]
             is_shown &= cosines >= _MIN_COSINE
         drawn = np.flatnonzero(is_shown)[:: options.step]
         spacing = estimate_spacing(scene.points) * math.sqrt(options.step)
         radii = _SPREAD * spacing * scale / depths[drawn]
-        _draw_points(image, positions[drawn], depths[drawn], radii, colors[drawn])
+        _draw_points(
+            image,
+            positions[drawn],
+            depths[drawn],
+            radii,
+            colors[drawn],
+        )
     else:
         has_corners = is_shown[scene.faces].all(axis=1)
         faces = scene.faces[has_corners]
@@ -190,12 +202,13 @@ def draw_scene(
         _draw_triangles(image, positions[faces], depths[faces], first_colors)
     image = image.resize((width, height), Image.Resampling.BOX)
     if options.has_legend:
-        title = ", ".join(filter(None, (scene.scene_id, coloring.title)))
+        words = (scene.scene_id, coloring.title)
+        title = ", ".join(filter(None, words))
         _draw_legend(image, title, coloring, options.hidden)
     return np.array(image)
 
 
-def _find_hidden(scene: ViewedScene, names: Collection[str]) -> NDArray[np.bool_]:
+def _find_hidden(scene: ViewedScene, names: Collection[str]) -> BoolArray:
     """Find the vertices that have a category of these names in any colouring, (V,).
 
     Raises:
@@ -215,22 +228,24 @@ def _find_hidden(scene: ViewedScene, names: Collection[str]) -> NDArray[np.bool_
     return is_hidden
 
 
-def _shade(scene: ViewedScene, coloring: Coloring, view: View) -> NDArray[np.uint8]:
+def _shade(scene: ViewedScene, coloring: Coloring, view: View) -> ColorArray:
     """Return the colours of the vertices, (V, 3); those of categories depend on the light."""
     if coloring.indices is None or scene.normals is None:
         return coloring.colors
     direction = (_LIGHT @ view.axes).astype(np.float32)
     light = scene.normals.astype(np.float32) @ direction
-    brightness = _AMBIENT + (1 - _AMBIENT) * light.clip(0, 1)
-    return (coloring.colors * brightness[:, np.newaxis]).astype(np.uint8)
+    from_light = (1 - _AMBIENT) * light.clip(0, 1)
+    brightness = _AMBIENT + from_light
+    shaded = coloring.colors * brightness[:, np.newaxis]
+    return shaded.astype(np.uint8)
 
 
 def _draw_points(
     image: Image.Image,
-    positions: NDArray[np.float64],
-    depths: NDArray[np.float64],
-    radii: NDArray[np.float64],
-    colors: NDArray[np.uint8],
+    positions: FloatArray,
+    depths: FloatArray,
+    radii: FloatArray,
+    colors: ColorArray,
 ) -> None:
     """Draw points, (N,), as discs."""
     from PIL import ImageDraw
@@ -238,29 +253,35 @@ def _draw_points(
     draw = ImageDraw.Draw(image)
     order = np.argsort(-depths)
     rims = radii[:, np.newaxis].clip(0.5)
-    boxes = np.concatenate([positions - rims, positions + rims], axis=1)
-    for box, fill in zip(boxes[order].tolist(), colors[order].tolist(), strict=True):
+    low = positions - rims
+    high = positions + rims
+    boxes = np.concatenate([low, high], axis=1)
+    fills = colors[order].tolist()
+    ordered = boxes[order].tolist()
+    for box, fill in zip(ordered, fills, strict=True):
         draw.ellipse(box, fill=tuple(fill))
 
 
 def _draw_triangles(
     image: Image.Image,
-    corners: NDArray[np.float64],
-    depths: NDArray[np.float64],
-    colors: NDArray[np.uint8],
+    corners: FloatArray,
+    depths: FloatArray,
+    colors: ColorArray,
 ) -> None:
     """Draw those triangles, (F,), that face the camera; `depths` are those of corners, (F, 3)."""
     from PIL import ImageDraw
 
     draw = ImageDraw.Draw(image)
-    x1, y1 = (corners[:, 1] - corners[:, 0]).T
-    x2, y2 = (corners[:, 2] - corners[:, 0]).T
+    first = corners[:, 0]
+    x1, y1 = (corners[:, 1] - first).T
+    x2, y2 = (corners[:, 2] - first).T
     # y points down: counter-clockwise triangles have a negative cross product.
     front = np.flatnonzero(x1 * y2 < y1 * x2)
     farness = depths[front].mean(axis=1)
     order = front[np.argsort(-farness)]
     triangles = corners[order].reshape(-1, 6).tolist()
-    for triangle, fill in zip(triangles, colors[order].tolist(), strict=True):
+    fills = colors[order].tolist()
+    for triangle, fill in zip(triangles, fills, strict=True):
         draw.polygon(triangle, fill=tuple(fill))
 
 
@@ -274,7 +295,11 @@ def _draw_legend(
     text_size = _choose_text_size(image.height)
     font = ImageFont.load_default(text_size)
     line = round(1.4 * text_size)
-    draw.text((line, line // 2), title, fill="black", font=font)
+
+    def write(text: str, x: float, y: float, anchor: str = "la") -> None:
+        draw.text((x, y), text, fill="black", font=font, anchor=anchor)
+
+    write(title, line, line // 2)
 
     left = round((_BESIDE_LEGEND + 0.01) * image.width)
     listed = [category for category in coloring.categories if category.name not in hidden]
@@ -282,13 +307,17 @@ def _draw_legend(
     left_out = len(listed) - line_count
     for number, category in enumerate(listed[:line_count]):
         top = line // 2 + number * line
-        draw.rectangle((left, top, left + text_size, top + text_size), fill=category.color)
-        share = f"{100 * category.count / len(coloring.colors):.1f} %"
-        draw.text((left + 3.6 * line, top), share, fill="black", font=font, anchor="ra")
-        draw.text((left + 4 * line, top), category.name, fill="black", font=font)
+        right = left + text_size
+        bottom = top + text_size
+        draw.rectangle((left, top, right, bottom), fill=category.color)
+        share = 100 * category.count / len(coloring.colors)
+        share_right = left + 3.6 * line
+        name_left = left + 4 * line
+        write(f"{share:.1f} %", share_right, top, anchor="ra")
+        write(category.name, name_left, top)
     if left_out > 0:
-        bottom = line // 2 + line_count * line
-        draw.text((left, bottom), f"and {left_out:,} more", fill="black", font=font)
+        top = line // 2 + line_count * line
+        write(f"and {left_out:,} more", left, top)
 
 
 def _choose_text_size(height: int) -> int:

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.evaluation.instance import InstanceScores
 from scannet_prep.evaluation.overlaps import InstancePrediction, InstanceTruth
-from scannet_prep.evaluation.scores import ScoreTable
+from scannet_prep.evaluation.scores import IntArray, ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.evaluation.verdicts import Judgement, Verdict, find_top_masks, judge_instances
 from scannet_prep.processed.groups import classes_of_instances
@@ -30,6 +28,7 @@ from scannet_prep.view.coloring import (
     Color,
     Coloring,
     Explanation,
+    Integers,
     categorize,
     color_instance,
     color_labels,
@@ -69,7 +68,7 @@ class Prediction:
     """
 
     label_set: LabelSet
-    values: NDArray[np.int64] | InstancePrediction
+    values: IntArray | InstancePrediction
     name: str = ""
 
 
@@ -85,9 +84,9 @@ class Truth:
         names: Names of the instances by number; others are called `instance 7`.
     """
 
-    labels: NDArray[np.int64]
-    instances: NDArray[np.integer[Any]]
-    instance_labels: NDArray[np.int64]
+    labels: IntArray
+    instances: Integers
+    instance_labels: IntArray
     names: Mapping[int, str] = field(default_factory=dict)
 
     def name_of(self, instance: int) -> str:
@@ -127,7 +126,7 @@ def color_predictions(
 
 
 def _color_classes(
-    prediction: Prediction, values: NDArray[np.int64], truth: Truth | None
+    prediction: Prediction, values: IntArray, truth: Truth | None
 ) -> dict[str, Coloring]:
     """Colour vertices by predicted class, and by whether it is right."""
     label_set = prediction.label_set
@@ -171,7 +170,10 @@ def _color_instances(
     label_set = prediction.label_set
     names = _name_masks(masks, label_set)
     # The instance whose colour each mask has; the colours of other masks follow after all of these.
-    first = 0 if truth is None else int(truth.instances.max(initial=-1)) + 1
+    first = 0
+    if truth is not None:
+        largest = truth.instances.max(initial=-1)
+        first = int(largest) + 1
     instances = {number: first + number for number in range(len(names))}
     notes: dict[int, str] = {}
     matched: dict[int, str] = {}
@@ -180,15 +182,17 @@ def _color_instances(
         instance_truth = InstanceTruth(labels=truth.instance_labels, instances=truth.instances)
         judgement = judge_instances(masks, instance_truth, label_set)
         instances |= judgement.matches
-        matched = {number: truth.name_of(each) for number, each in judgement.matches.items()}
-        notes = {number: str(verdict) for number, verdict in judgement.predictions.items()}
+        for number, instance in judgement.matches.items():
+            matched[number] = truth.name_of(instance)
+        for number, verdict in judgement.predictions.items():
+            notes[number] = str(verdict)
         scores = InstanceScores(label_set)
         scores.add(masks, instance_truth)
         columns = {"ap": "AP", "ap50": "AP 50", "ap25": "AP 25"}
         precisions = _list_scores("average precision, %", scores.result(), columns, {})
         errors["error"] = categorize(
             judgement.vertices,
-            lambda number: Category(str(Verdict(number)), VERDICT_COLORS[Verdict(number)]),
+            _describe_verdict,
             title=_title("right or wrong", prediction),
             tables=(precisions, *_list_pairs(judgement, truth, names)),
         )
@@ -210,6 +214,11 @@ def _color_instances(
     return {"prediction": predicted, **errors}
 
 
+def _describe_verdict(number: int) -> Category:
+    verdict = Verdict(number)
+    return Category(str(verdict), VERDICT_COLORS[verdict])
+
+
 def _title(text: str, prediction: Prediction) -> str:
     """Return the title of a colouring, with the name of the prediction if it has one."""
     return f"{text}: {prediction.name}" if prediction.name else text
@@ -219,10 +228,11 @@ def _name_masks(prediction: InstancePrediction, label_set: LabelSet) -> list[str
     """Name masks after class, index and confidence, such as `chair 3 (0.93)`."""
     labels = np.asarray(prediction.labels).tolist()
     scores = np.asarray(prediction.scores).tolist()
-    return [
-        f"{label_set.name_of(train_id)} {number} ({score:.2f})"
-        for number, (train_id, score) in enumerate(zip(labels, scores, strict=True))
-    ]
+    names: list[str] = []
+    for train_id, score in zip(labels, scores, strict=True):
+        class_name = label_set.name_of(train_id)
+        names.append(f"{class_name} {len(names)} ({score:.2f})")
+    return names
 
 
 def _list_scores(
@@ -237,7 +247,9 @@ def _list_scores(
         means: The keys of those means that have another key than their score.
     """
     of_scene = scores.means["all"]
-    rows = [("mean", *(_percent(of_scene[means.get(key, key)]) for key in columns))]
+    mean_keys = [means.get(key, key) for key in columns]
+    mean_texts = [_percent(of_scene[key]) for key in mean_keys]
+    rows = [("mean", *mean_texts)]
     first = next(iter(columns))
     for name, numbers in scores.classes.items():
         if numbers[first] is not None:
@@ -247,7 +259,7 @@ def _list_scores(
 
 
 def _list_confusions(
-    true_ids: NDArray[np.int64], predicted_ids: NDArray[np.int64], label_set: LabelSet
+    true_ids: IntArray, predicted_ids: IntArray, label_set: LabelSet
 ) -> Explanation:
     """Count the confusions of classes, the most frequent ones first.
 
@@ -261,11 +273,16 @@ def _list_confusions(
     rows: list[tuple[str, ...]] = []
     for index in np.argsort(-counts, kind="stable").tolist():
         true_id, predicted_id = combinations[index].tolist()
-        names = label_set.name_of(true_id), label_set.name_of(predicted_id)
-        rows.append((*names, f"{counts[index]:,}"))
+        row = (
+            label_set.name_of(true_id),
+            label_set.name_of(predicted_id),
+            f"{counts[index]:,}",
+        )
+        rows.append(row)
     left_out = len(rows) - _MAX_ROWS
     if left_out > 0:
-        rows[_MAX_ROWS:] = [(f"and {left_out:,} more", "", "")]
+        last = f"and {left_out:,} more"
+        rows[_MAX_ROWS:] = [(last, "", "")]
     return Explanation("wrong", ("class", "predicted as", "vertices"), tuple(rows))
 
 
@@ -278,9 +295,13 @@ def _list_pairs(judgement: Judgement, truth: Truth, names: Sequence[str]) -> lis
             instance = truth.name_of(pair.instance)
         if pair.prediction is not None:
             mask = names[pair.prediction]
-        rows.setdefault(pair.verdict, []).append((instance, mask, _percent(pair.iou)))
+        row = (instance, mask, _percent(pair.iou))
+        rows.setdefault(pair.verdict, []).append(row)
     columns = ("instance", "prediction", "IoU, %")
-    return [Explanation(str(verdict), columns, tuple(found)) for verdict, found in rows.items()]
+    tables = []
+    for verdict, found in rows.items():
+        tables.append(Explanation(str(verdict), columns, tuple(found)))
+    return tables
 
 
 def _percent(share: float | None) -> str:

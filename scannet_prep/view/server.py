@@ -11,11 +11,9 @@ Names are looked up among the scenes and never become paths of files.
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from html import escape
 from http import HTTPStatus
@@ -28,8 +26,6 @@ from scannet_prep.errors import UsageError
 
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
-# A request takes no longer, from its first byte to the last of the answer.
-_MAX_REQUEST_S = 120
 _MAX_KEPT_PICTURES = 2048
 _HTML = "text/html; charset=utf-8"
 _HEADERS = {
@@ -136,21 +132,13 @@ class _Handler(BaseHTTPRequestHandler):
     """The handler of a request; it only answers GET and HEAD."""
 
     server: SceneServer
+    # Seconds without a byte that end a connection: browsers open some that they do not use.
+    timeout = 120
     server_version = f"scannet-prep/{VERSION}"
     # Do not send the version of Python.
     sys_version = ""
     error_content_type = "text/plain;charset=utf-8"
     error_message_format = "%(code)d %(message)s\n%(explain)s\n"
-
-    def handle(self) -> None:
-        """Handle a request, and end it when it takes too long."""
-        timer = threading.Timer(_MAX_REQUEST_S, self._end)
-        timer.daemon = True
-        timer.start()
-        try:
-            super().handle()
-        finally:
-            timer.cancel()
 
     def do_GET(self) -> None:
         """Answer a request."""
@@ -160,7 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return
         try:
-            made = self.server.make(self.path.partition("?")[0])
+            path, _, _ = self.path.partition("?")
+            made = self.server.make(path)
         except Exception as error:  # noqa: BLE001 - the other scenes can still be shown
             finding = Finding.from_error(error)
             explanation = f"{finding}\n{finding.hint}"
@@ -196,15 +185,14 @@ class _Handler(BaseHTTPRequestHandler):
             name = host
         return name.lower()
 
-    def _end(self) -> None:
-        """End the connection; whoever waits for it gets an error."""
-        with suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-
 
 def _make_list(title: str, scene_ids: Sequence[str]) -> bytes:
     """Make the page that lists the scenes; browsers load the pictures that come into view."""
     items = [_ITEM.format(name=escape(scene_id)) for scene_id in scene_ids]
-    page = _LIST.format(title=escape(title), count=len(items), items="\n".join(items))
+    page = _LIST.format(
+        title=escape(title),
+        count=len(items),
+        items="\n".join(items),
+    )
     # Paths may contain lone surrogates, which UTF-8 cannot encode.
     return page.encode("utf-8", "backslashreplace")
