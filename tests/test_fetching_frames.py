@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -18,6 +19,7 @@ from commands import (
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep.frames import FrameFolder
+from scannet_prep.stages.download import fetch as download_fetch
 from scannet_prep.synthetic import write_release
 
 SCENES = [TRAIN, VAL, TEST]
@@ -114,6 +116,24 @@ def test_stream_stays_if_the_frames_have_not_their_sizes(release, own_dir, tmp_p
 
     assert fetch(release, own_dir, out_dir).json["kept"] == SCENES
     assert not stream.exists()
+
+
+def test_outage_is_waited_for_once_a_scene_has_come(release, own_dir, tmp_path, monkeypatch):
+    _, server = release
+    monkeypatch.setattr(download_fetch, "_FIRST_ANSWER_S", 0.3)
+    down = [at(ending(f"{name}.sens"), then=Status(503)) for name in SCENES]
+    server.faults = down
+    outcome = fetch(release, own_dir, tmp_path / "out")
+    assert [failure["error"] for failure in outcome.json["failures"]] == ["TransferError"] * 3
+    server.faults = down[1:]
+    assert fetch(release, own_dir, tmp_path / "out").json["made"] == [TRAIN]
+
+    back = threading.Timer(2, down.clear)
+    server.faults = down
+    back.start()
+    outcome = fetch(release, own_dir, tmp_path / "out")
+    back.join()
+    assert (outcome.status, outcome.json["made"]) == (0, [VAL, TEST]), outcome.stderr
 
 
 def test_killed_run_continues_and_keeps_what_it_has(release, own_dir, tmp_path):

@@ -329,7 +329,8 @@ def _fetch_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pa
     selection = Selection(scene_ids=(task.scene_id,))
     raw_dir = task.source.parents[1]
     files = download.plan(raw_dir, types, selection=selection, base_url=context.base_url)
-    report = download.run(files, jobs=1, accepts_terms=True)
+    is_known = bool(find_records(task.path.parent))
+    report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
     for failure in report.failures:
         raise TransferError(str(failure), failure.hint)
     return _make_scene(task, context)

@@ -55,6 +55,7 @@ def run(
     is_insecure: bool = False,
     progress: Progress | None = None,
     accepts_terms: bool = False,
+    is_known: bool = False,
 ) -> DownloadReport:
     """Fetch the files of a plan.
 
@@ -67,6 +68,8 @@ def run(
         is_insecure: Whether any certificate of the server is accepted.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
         accepts_terms: Whether the terms of use are accepted, if the folder has no record of it.
+        is_known: Whether the server has served other files before, so that hours without an answer
+            are an outage, also at the start.
 
     Raises:
         UsageError: The terms of use have not been accepted.
@@ -90,7 +93,7 @@ def run(
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     with run_lock(plan.data_dir), progress.work("download", total_bytes, "B"):
         try:
-            Fetcher(report, client, progress).run(jobs)
+            Fetcher(report, client, progress, is_known=is_known).run(jobs)
         finally:
             _record(report)
     return report

@@ -107,9 +107,17 @@ class Fetcher:
         report: Receives the results.
         client: The connections to the server.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
+        is_known: Whether the server has served other files before.
     """
 
-    def __init__(self, report: DownloadReport, client: HttpClient, progress: Progress) -> None:
+    def __init__(
+        self,
+        report: DownloadReport,
+        client: HttpClient,
+        progress: Progress,
+        *,
+        is_known: bool = False,
+    ) -> None:
         self._report = report
         self._client = client
         self._progress = progress
@@ -123,7 +131,8 @@ class Fetcher:
         # No request is made before this time of the monotonic clock.
         self._resume_s = 0.0
         # The run ends when nothing has been served until then.
-        self._deadline_s = time.monotonic() + _FIRST_ANSWER_S
+        patience_s = _OUTAGE_S if is_known else _FIRST_ANSWER_S
+        self._deadline_s = time.monotonic() + patience_s
         # How many connections may be used. After a pause, it is 1 until the server is up.
         self._width = _MAX_SUSPECTS
         self._probes = itertools.count()
