@@ -1,19 +1,18 @@
 """Tables of processed scenes for pandas: scenes, classes, instances.
 
 Every function takes a processed folder, or the path or address of an archive. `classes` counts
-vertices by the manifest; everything else is read from the scenes. pandas is imported when a table
-is made, because it loads slowly.
+vertices by the manifest; everything else is read from the scenes.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from scannet_prep.base.files import write_atomically
 from scannet_prep.errors import UsageError
@@ -21,9 +20,6 @@ from scannet_prep.processed.scene import parse_meta
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source.place import open_processed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Width of the squares that measure the area of a scene.
 _SQUARE_M = 0.1
@@ -37,6 +33,12 @@ _GROUP_COLUMNS = {
     "nyu40_id": "nyu40_id",
     "vertex_count": "vertices",
     "segment_count": "segments",
+}
+# By the end of the file's name.
+_WRITERS = {
+    ".csv": pd.DataFrame.to_csv,
+    ".json": partial(pd.DataFrame.to_json, orient="records"),
+    ".parquet": pd.DataFrame.to_parquet,
 }
 _BOX_COLUMNS = ("x_min", "y_min", "z_min", "x_max", "y_max", "z_max")
 
@@ -63,13 +65,15 @@ def scenes(place: str | Path) -> pd.DataFrame:
     Raises:
         ScanNetPrepError: The place, or a scene in it, cannot be read.
     """
-    import pandas as pd
-
     opened = open_processed(place)
     rows = []
     for scene_id, entry in opened.entries.items():
         points = opened.open_arrays(scene_id).read("points")
-        x_m, y_m, z_m = np.ptp(points, axis=0).tolist()
+        x_m, y_m, z_m = np.ptp(points, axis=0).astype(np.float64).round(4).tolist()
+        # A number for the square of each vertex: x + 2^26 y, in squares, which float64 represents
+        # exactly.
+        ground = points[:, :2].astype(np.float64)
+        squares = np.floor(ground / _SQUARE_M) @ (1, 1 << 26)
         unlabeled_count = entry.nyu40_counts.get(0, 0)
         rows.append(
             {
@@ -77,10 +81,10 @@ def scenes(place: str | Path) -> pd.DataFrame:
                 "space": SceneId(scene_id).space,
                 "vertices": entry.vertex_count,
                 "labeled": 1 - unlabeled_count / entry.vertex_count,
-                "x_m": round(x_m, 4),
-                "y_m": round(y_m, 4),
-                "z_m": round(z_m, 4),
-                "area_m2": _measure_area(points),
+                "x_m": x_m,
+                "y_m": y_m,
+                "z_m": z_m,
+                "area_m2": round(len(np.unique(squares)) * _SQUARE_M**2, 2),
                 "size_bytes": entry.size_bytes,
                 "aligned": opened.options.align_axis,
                 "warnings": "; ".join(warning.text for warning in entry.warnings),
@@ -90,7 +94,10 @@ def scenes(place: str | Path) -> pd.DataFrame:
 
 
 def classes(
-    place: str | Path, label_set: LabelSet | str | None = None, *, split: str | None = None
+    place: str | Path,
+    label_set: LabelSet | str | None = None,
+    *,
+    split: str | None = None,
 ) -> pd.DataFrame:
     """Make a table of the classes.
 
@@ -115,40 +122,31 @@ def classes(
         ScanNetPrepError: The place, or a scene in it, cannot be read.
         UsageError: The split or the label set does not exist.
     """
-    import pandas as pd
-
     opened = open_processed(place)
-    chosen = opened.options.label_set if label_set is None else parse_label_set(label_set)
-    splits = [Split.TRAIN, Split.VAL]
-    if split is not None:
-        splits = [Split.parse(split)]
-    counts = {
-        scene_id: entry.counts(chosen)
-        for scene_id, entry in opened.entries.items()
-        if entry.split in splits
-    }
+    chosen = parse_label_set(label_set or opened.options.label_set)
+    splits = [Split.TRAIN, Split.VAL] if split is None else [Split.parse(split)]
+    by_scene = {}
+    for scene_id, entry in opened.entries.items():
+        if entry.split in splits:
+            by_scene[scene_id] = entry.counts(chosen)
+    # A row for each class, a column for each scene.
+    counts = pd.DataFrame(by_scene, chosen.ids)
     groups = instances(place)
     # Groups whose vertices all belong to other groups are not instances.
-    is_counted = groups.scene.isin(list(counts))
-    groups = groups[is_counted & (groups.vertices > 0)]
-    raw_ids = groups.nyu40_id if chosen.raw_ids_key == "nyu40_ids" else groups.scannet_id
-    group_counts = raw_ids.value_counts()
-
-    rows = []
-    for one_class in chosen.classes:
-        by_scene = [count.get(one_class.raw_id, 0) for count in counts.values()]
-        rows.append(
-            {
-                "train_id": one_class.train_id,
-                "raw_id": one_class.raw_id,
-                "name": one_class.name,
-                "frequency": one_class.frequency,
-                "vertices": sum(by_scene),
-                "scenes": sum(count > 0 for count in by_scene),
-                "instances": int(group_counts.get(one_class.raw_id, 0)),
-            }
-        )
-    return pd.DataFrame(rows).set_index("train_id")
+    groups = groups[groups.scene.isin(by_scene) & (groups.vertices > 0)]
+    # The column has the name of the array, without the plural.
+    raw_ids = groups[chosen.raw_ids_key.removesuffix("s")]
+    table = pd.DataFrame(
+        {
+            "raw_id": chosen.ids,
+            "name": chosen.names,
+            "frequency": [each.frequency for each in chosen.classes],
+            "vertices": counts.sum(axis=1).astype(int).array,
+            "scenes": (counts > 0).sum(axis=1).array,
+            "instances": raw_ids.value_counts().reindex(chosen.ids, fill_value=0).array,
+        }
+    )
+    return table.rename_axis("train_id")
 
 
 def instances(place: str | Path) -> pd.DataFrame:
@@ -171,14 +169,12 @@ def instances(place: str | Path) -> pd.DataFrame:
     Raises:
         ScanNetPrepError: The place, or a scene in it, cannot be read.
     """
-    import pandas as pd
-
     opened = open_processed(place)
     rows = []
     for scene_id in opened.entries:
         arrays = opened.open_arrays(scene_id)
         for group in parse_meta(arrays).groups:
-            values = [getattr(group, name) for name in _GROUP_COLUMNS]
+            values = attrgetter(*_GROUP_COLUMNS)(group)
             box = group.box or (None,) * len(_BOX_COLUMNS)  # pandas shows None as NaN
             rows.append([scene_id, *values, *box])
     return pd.DataFrame(rows, columns=["scene", *_GROUP_COLUMNS.values(), *_BOX_COLUMNS])
@@ -201,17 +197,9 @@ def write_table(name: str, place: str | Path, path: Path | None) -> tuple[int, s
         OutputError: The file cannot be written.
         ScanNetPrepError: The place cannot be read.
     """
-    import pandas as pd
-
-    buffer = io.BytesIO()
-    writers: dict[str, Callable[[pd.DataFrame], object]] = {
-        ".csv": lambda table: table.to_csv(buffer, index=False),
-        ".json": lambda table: table.to_json(buffer, orient="records"),
-        ".parquet": lambda table: table.to_parquet(buffer, index=False),
-    }
-    suffix = ".csv" if path is None else path.suffix
-    if suffix not in writers:
-        raise UsageError(f"{path}: expected a name that ends in one of {', '.join(writers)}")
+    suffix = path.suffix if path else ".csv"
+    if suffix not in _WRITERS:
+        raise UsageError(f"{path}: expected a name that ends in one of {', '.join(_WRITERS)}")
     if name == "scenes":
         table = scenes(place).reset_index()
     elif name == "instances":
@@ -219,8 +207,9 @@ def write_table(name: str, place: str | Path, path: Path | None) -> tuple[int, s
     else:
         parts = {each.name: classes(place, each) for each in (SCANNET20, SCANNET200)}
         table = pd.concat(parts, names=["label_set"]).reset_index()
+    buffer = io.BytesIO()
     try:
-        writers[suffix](table)
+        _WRITERS[suffix](table, buffer, index=False)
     except ImportError as error:  # of pyarrow
         first_line = f"{path}: {error}".splitlines()[0]
         raise UsageError(first_line, "in a clone: pip install '.[parquet]'") from None
@@ -229,12 +218,3 @@ def write_table(name: str, place: str | Path, path: Path | None) -> tuple[int, s
     # A file is written as a whole, so that an error leaves no part of it.
     write_atomically(path, [buffer.getvalue()])
     return len(table), ""
-
-
-def _measure_area(points: NDArray[np.float32]) -> float:
-    """Return the area in m2 of the squares, seen from above, that contain a vertex."""
-    # A number for the square of each vertex: x + 2^26 y, in squares. float64 represents it exactly.
-    ground = points[:, :2].astype(np.float64)
-    squares = np.floor(ground / _SQUARE_M) @ (1, 1 << 26)
-    count = len(np.unique(squares))
-    return round(count * _SQUARE_M**2, 2)
