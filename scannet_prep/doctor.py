@@ -280,9 +280,12 @@ def time_all_reduce() -> Finding:
     started_s = time.monotonic()
     distributed.all_reduce(numbers)
     # Reading a number waits for the GPU.
-    numbers[-1].item()
+    found = numbers[-1].item()
     milliseconds = (time.monotonic() - started_s) * 1000
+    expected = distributed.get_world_size()
     distributed.destroy_process_group()
+    if found != expected:
+        return _problem(f"{expected} ones add up to {found}", _HINT_RANKS)
     return _ok(f"{format_bytes(_SUMMED_BYTES)} on {device} in {milliseconds:,.0f} ms")
 
 
