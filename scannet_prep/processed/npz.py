@@ -88,12 +88,26 @@ def encode_npz(
 
         # An entry of the directory has the same fields, from the version to the length of the name.
         # Its extra field, comment, disk number and attributes are empty.
-        directory += b"PK\x01\x02" + header[4:6] + header[4:28]
-        directory += bytes(12) + struct.pack("<I", offset) + info.filename.encode()
+        directory += b"PK\x01\x02"
+        directory += header[4:6]
+        directory += header[4:28]
+        directory += bytes(12)
+        directory += struct.pack("<I", offset)
+        directory += info.filename.encode()
         offset += len(header) + info.compress_size
     count = len(arrays)
-    numbers = (0, 0, count, count, len(directory), offset, 0)
-    return [*pieces, directory, b"PK\x05\x06", struct.pack("<4H2IH", *numbers)]
+    end = struct.pack(
+        "<4s4H2IH",
+        b"PK\x05\x06",
+        0,
+        0,
+        count,
+        count,
+        len(directory),
+        offset,
+        0,
+    )
+    return [*pieces, directory, end]
 
 
 @lru_cache(maxsize=64)
