@@ -123,7 +123,7 @@ def flatten(raw_dir):
 
 
 REFUSALS = {
-    "other place": ("raw", flatten, f"outside of scans/ and scans_test/: {VAL}"),
+    "other place": ("raw", flatten, "lies outside of scans/ and scans_test/"),
     "unfinished": ("processed", add_unfinished, "manifest.json"),
     "no manifest": ("processed", lambda path: (path / "manifest.json").unlink(), "holds neither"),
     "changed": (

@@ -91,6 +91,17 @@ class Place(ABC):
         """
         raise FileError(self.name, f"{scene_id} cannot be compared", _HINT_COMPARED)
 
+    def find_files(
+        self,
+        scene_id: str,  # noqa: ARG002 - an archive has no files
+    ) -> Mapping[Path, Fingerprint | None]:
+        """Find the files of a scene in a folder, with their fingerprints if these are recorded.
+
+        Raises:
+            FileError: The record of the scene is damaged.
+        """
+        return {}
+
     @abstractmethod
     def verify(self, scene_id: str) -> list[Finding]:
         """Read all of a scene, and find what is wrong with it.
@@ -261,6 +272,10 @@ class ProcessedFolder(ProcessedScenes):
     def file_path(self, scene_id: str) -> Path:
         """Return the path of a scene's file."""
         return processed_path(self.folder, self.scenes[scene_id].split, scene_id)
+
+    def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
+        """Find the file of a scene, with its fingerprint."""
+        return {self.file_path(scene_id): self.entries[scene_id].fingerprint}
 
     def read_file(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene into new, writable memory."""

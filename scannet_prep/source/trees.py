@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -96,6 +96,10 @@ class RawTree(Place):
         """
         return _process(self._raw_scenes[SceneId(scene_id)], ProcessOptions(), self._label_map)
 
+    def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
+        """Find the files of a scene."""
+        return dict.fromkeys(self._raw_scenes[SceneId(scene_id)].files.values())
+
     def verify(self, scene_id: str) -> list[Finding]:
         """Check the files of a scene: those for segmentation together, the others alone."""
         scene = self._raw_scenes[SceneId(scene_id)]
@@ -154,9 +158,6 @@ class Frames(Place):
 
     Args:
         folder: The folder.
-
-    Attributes:
-        record_paths: The records of the scenes, by id, sorted.
     """
 
     kind = "frames"
@@ -167,8 +168,8 @@ class Frames(Place):
         self._frame_count = 0
         self._options = set[str]()
         scenes = {}
-        self.record_paths = find_records(folder)
-        for scene_id, path in self.record_paths.items():
+        self._record_paths = find_records(folder)
+        for scene_id, path in self._record_paths.items():
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
                 record = read_record(path)
@@ -177,13 +178,20 @@ class Frames(Place):
                 self._options.add(record.options.text)
         super().__init__(str(folder), scenes)
 
+    def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
+        """Find the record of a scene, and the files that it lists, in its order."""
+        record_path = self._record_paths[scene_id]
+        files: dict[Path, Fingerprint | None] = {record_path: None}
+        for name, fingerprint in read_record(record_path).files.items():
+            files[record_path.parent / name] = fingerprint
+        return files
+
     def verify(self, scene_id: str) -> list[Finding]:
         """Compare the files of a scene with its record."""
-        record_path = self.record_paths[scene_id]
         findings = []
-        for name, expected in read_record(record_path).files.items():
-            path = record_path.parent / name
-            findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
+        for path, expected in self.find_files(scene_id).items():
+            if expected is not None:
+                findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
         return findings
 
     def describe(self) -> dict[str, Any]:

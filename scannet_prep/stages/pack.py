@@ -1,7 +1,7 @@
 """Packs a processed folder, a raw tree or extracted frames into one archive.
 
-    list_files, iter_groups    the files of each scene, by their names or from records
-    run                        files --> frames, in threads --> the archive
+    iter_groups, find_others    the files of each scene, and those of none
+    run                         files --> frames, in threads --> the archive
 
 The archive gets its name when it is complete and on the disk.
 """
@@ -29,22 +29,20 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, UsageError
-from scannet_prep.frames.record import RECORD_NAME, read_record
 from scannet_prep.release.files import ACCEPTANCE_NAME
 from scannet_prep.source.place import open_place
-from scannet_prep.source.scenes import Place, ProcessedFolder
-from scannet_prep.source.trees import Frames
+from scannet_prep.source.scenes import Place
 
 # Not packed: other archives, and the record that one person has accepted the terms.
 _OMITTED_ENDINGS = (SUFFIX, ACCEPTANCE_NAME)
-# Where files are listed.
+# Where files are looked for.
 _PATTERNS: dict[TreeKind, tuple[str, ...]] = {
     "raw": ("*", "*/*", "*/*/*"),
-    "processed": ("*", "*/*"),
+    "processed": ("*", "*/*", "*/*/*"),
     "frames": ("*",),
 }
+_DEEP = 2
 _HINT_SOURCE = "name a folder; unpack moves an archive into one"
 _HINT_PLACE = "move them to scans/SCENE/ and scans_test/SCENE/, then pack again"
 _HINT_NAME = f"choose another name with -o, such as scannet{SUFFIX}"
@@ -74,64 +72,48 @@ class PackReport:
     left_out: list[str] = field(hash=False)
 
 
-def _list_files(
-    source: Path, place: Place, kind: TreeKind
-) -> tuple[dict[str, dict[str, Path]], list[str]]:
-    """List the files of no scene, and those of raw scenes.
-
-    Returns:
-        The files by the id of the scene, and by name; and the names of files and folders that are
-        not packed, sorted.
+def _iter_groups(source: Path, place: Place, kind: TreeKind) -> Iterator[FileGroup]:
+    """Iterate over the files of scenes, sorted by scene: those of a raw scene together.
 
     Raises:
-        FileError: A raw scene has all its files in another place.
+        FileError: A file lies in another place, or the record of a scene is damaged.
     """
-    files: dict[str, dict[str, Path]] = {"": {}}
+    for scene_id, scene in place.scenes.items():
+        files = place.find_files(scene_id)
+        names = {path.relative_to(source).as_posix(): path for path in files}
+        for name, path in names.items():
+            if find_owner(kind, name) != scene_id:
+                raise FileError(path, "lies outside of scans/ and scans_test/", _HINT_PLACE)
+        if kind == "raw":
+            yield FileGroup(scene_id, scene.split, names)
+            continue
+        for name, path in names.items():
+            yield FileGroup(scene_id, scene.split, {name: path}, files[path])
+
+
+def _find_others(source: Path, place: Place, kind: TreeKind) -> tuple[FileGroup, list[str]]:
+    """Find the files of no scene.
+
+    Returns:
+        The files; and the names of files and folders that are not packed, sorted.
+    """
+    found = {path for pattern in _PATTERNS[kind] for path in source.glob(pattern)}
+    if kind != "frames":
+        for scene_id in place.scenes:
+            found -= place.find_files(scene_id).keys()
+    files = {}
     left_out = []
-    packed = set()
-    if isinstance(place, ProcessedFolder):
-        packed = {place.file_path(scene_id) for scene_id in place.scenes}
-    patterns = _PATTERNS[kind]
-    found = {path for pattern in patterns for path in source.glob(pattern)}
-    for path in sorted(found - packed):
+    for path in sorted(found):
         name = path.relative_to(source).as_posix()
-        owner = find_owner(kind, name)
-        is_wanted = owner == "" or (kind == "raw" and owner in place.scenes)
-        if path.is_dir() and name.count("/") < max(1, len(patterns) - 1):
-            continue  # what is in it has been found, too
-        if owner is None or not is_wanted or path.is_dir() or name.endswith(_OMITTED_ENDINGS):
+        if path.is_dir():
+            # What is in a folder has been found, too, unless it is deep.
+            if name.count("/") == _DEEP:
+                left_out.append(name)
+        elif find_owner(kind, name) != "" or name.endswith(_OMITTED_ENDINGS):
             left_out.append(name)
         else:
-            files.setdefault(owner, {})[name] = path
-    raw_scenes = place.scenes if kind == "raw" else {}
-    lost = [name for name, scene in raw_scenes.items() if scene.size_bytes and name not in files]
-    if lost:
-        problem = f"has scenes outside of scans/ and scans_test/: {list_some(lost)}"
-        raise FileError(source, problem, _HINT_PLACE)
-    return files, left_out
-
-
-def _iter_groups(
-    source: Path, place: Place, files: Mapping[str, Mapping[str, Path]]
-) -> Iterator[FileGroup]:
-    """Iterate over the files of scenes, sorted by scene: those of raw scenes, or recorded ones."""
-    if isinstance(place, ProcessedFolder):
-        for scene_id, entry in place.entries.items():
-            path = place.file_path(scene_id)
-            names = {path.relative_to(source).as_posix(): path}
-            yield FileGroup(scene_id, entry.split, names, entry.fingerprint)
-    elif isinstance(place, Frames):
-        for scene_id, record_path in place.record_paths.items():
-            record = read_record(record_path)
-            # The record comes first: it shows the order of the others.
-            fingerprints = {RECORD_NAME: None, **record.files}
-            for file_name, fingerprint in fingerprints.items():
-                path = record_path.parent / file_name
-                names = {path.relative_to(source).as_posix(): path}
-                yield FileGroup(scene_id, record.split, names, fingerprint)
-    else:
-        for scene_id in sorted(files.keys() - {""}):
-            yield FileGroup(scene_id, place.scenes[scene_id].split, files[scene_id])
+            files[name] = path
+    return FileGroup("", "", files), left_out
 
 
 def run(
@@ -172,11 +154,10 @@ def run(
     kind = place.kind
     if kind == "archive":
         raise UsageError(f"{source}: is an archive already", _HINT_SOURCE)
-    files, left_out = _list_files(source, place, kind)
-    others = FileGroup("", "", files[""])
+    others, left_out = _find_others(source, place, kind)
     options = place.describe().get("options", "")
-    index = make_index(kind, _iter_groups(source, place, files), options)
-    groups = chain([others], _iter_groups(source, place, files))
+    index = make_index(kind, _iter_groups(source, place, kind), options)
+    groups = chain([others], _iter_groups(source, place, kind))
     size_bytes = others.size_bytes + sum(scene.size_bytes for scene in index.scenes)
     with progress.work("pack", size_bytes, "B"), writing(Path(name)):
         pieces = encode_archive(index, groups, level=level, jobs=jobs, advance=progress.advance)
