@@ -330,17 +330,6 @@ def repeat_groups(content):
         groups.append(groups[number] | {"id": 1000 + number, "objectId": count + number})
 
 
-def check_one(result, severity, scene_id, file, *words):
-    """Check that `verify` had one finding, whose message contains the words, and its status."""
-    status, findings = result
-    assert len(findings) == 1, findings
-    *subject, message = findings[0]
-    assert subject == [severity, scene_id, file]
-    for word in words:
-        assert word in message
-    assert status == (3 if severity == "error" else 0)
-
-
 def relative(scene_id, suffix):
     """Path of a file of a scene, relative to the raw tree."""
     return str(raw_file(Path(), suffix, scene_id))

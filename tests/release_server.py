@@ -13,8 +13,6 @@ apply, in order:
 A fault is a function that changes the answer before it is sent. The faults are listed below.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import http.server
@@ -25,13 +23,12 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 from scannet_prep.release.label_map import LABEL_MAP_NAME
@@ -62,70 +59,25 @@ def release_urls(root):
     return urls
 
 
-@dataclass
-class Answer:
-    """An answer that is to be sent. Positions count bytes of the body.
-
-    Attributes:
-        status: The status code.
-        headers: The headers, with names in lower case; those with None are not sent.
-        body: The body.
-        offset: Position of the body in the release's file; None if the body is not a part of it.
-        cut_at: Position at which the connection ends; None for no such end.
-        is_reset: Whether it ends by RST, not by FIN.
-        stall_at: Position from which nothing is sent until the client leaves.
-        trickle: Position from which single bytes are sent, and the seconds between them. No
-            timeout of a socket notices this.
-        is_chunked: Whether the body is sent in chunks.
-        trailer: Lines to send after the last chunk; they may never end.
-        before: Bytes to send before the status line.
-        is_down: Whether the server stops.
-    """
-
-    status: int
-    headers: dict[str, str | None]
-    body: bytes
-    offset: int | None
-    cut_at: int | None = None
-    is_reset: bool = False
-    stall_at: int | None = None
-    trickle: tuple[int, float] | None = None
-    is_chunked: bool = False
-    trailer: Iterable[bytes] = ()
-    before: bytes = b""
-    is_down: bool = False
-
-
-@dataclass
-class Request:
-    """A request, and the part of the release's file that was sent for it.
-
-    Attributes:
-        method: For example, GET.
-        path: The path of the URL.
-        number: Number of the request among those with this method and path, from 1.
-        headers: The headers, with names in lower case.
-        range: The header Range.
-        connection: The client's address and port.
-        content: The server's content of the path; None if there is none.
-        faults: The faults that the request meets.
-        sent: Position in the release's file, and number of bytes sent.
-    """
-
-    method: str
-    path: str
-    number: int
-    headers: dict[str, str]
-    range: str | None
-    connection: tuple[str, int]
-    content: bytes | None
-    faults: tuple[Fault, ...] = ()
-    sent: tuple[int, int] | None = None
-
-
-Fault = Callable[[Answer, Request], Any]
-Rule = Callable[[Request], Iterable[Fault]]
-Where = str | Callable[[str], bool] | None
+# An answer that is to be sent, and a request, are namespaces. Positions count bytes of the body.
+#
+# answer
+#     status, headers     the names of headers are in lower case; those with None are not sent
+#     body
+#     offset              position of the body in the release's file; None if it is no part of it
+#     cut_at, is_reset    position at which the connection ends; by RST, not by FIN
+#     stall_at            position from which nothing is sent until the client leaves
+#     is_chunked          whether the body is sent in chunks
+#     before              bytes to send before the status line
+#     is_down             whether the server stops
+# request
+#     path, headers       the names of headers are in lower case
+#     number              its number among those of this path, from 1
+#     range               the header Range
+#     connection          the client's address and port
+#     content             the server's content of the path; None if there is none
+#     faults              the faults that the request meets
+#     sent                position in the release's file, and number of bytes sent; None before
 
 
 # Answers.
@@ -327,7 +279,6 @@ def ending(suffix):
 # The server.
 
 
-@dataclass(eq=False)
 class ReleaseServer:
     """Serves a raw tree with ScanNet's URLs. All settings may change while the server runs.
 
@@ -335,10 +286,9 @@ class ReleaseServer:
         root: The raw tree, as `write_release` makes it.
         faults: The rules.
         certificate: A file with a certificate and its key, for https.
+        request_latency_s: Delay of each request.
         etag: "strong" or "weak" ETags of the content, or None for no ETags.
         has_last_modified: Whether answers have the header Last-Modified.
-        request_latency_s: Delay of each request.
-        connection_latency_s: Delay of each new connection.
         files: The files or contents by path of the URL.
         change: Makes another version of a file's content for a request.
         origin: Scheme, host and port.
@@ -346,15 +296,13 @@ class ReleaseServer:
         connection_count: Number of connections so far.
     """
 
-    root: Path
-    faults: Iterable[Rule] = ()
-    certificate: Path | None = None
-    etag: str | None = "strong"
-    has_last_modified: bool = True
-    request_latency_s: float = 0
-    connection_latency_s: float = 0
-
-    def __post_init__(self):
+    def __init__(self, root, faults=(), certificate=None, request_latency_s=0):
+        self.root = root
+        self.faults = faults
+        self.certificate = certificate
+        self.request_latency_s = request_latency_s
+        self.etag = "strong"
+        self.has_last_modified = True
         self.files = release_urls(self.root)
         self.change = lambda _request, content: content
         self.lock = threading.Lock()
@@ -406,13 +354,10 @@ class ReleaseServer:
             self.counts = Counter()
             self.connection_count = 0
 
-    def requests(self, path=None, method="GET"):
+    def requests(self, path=None):
         """Return the requests so far, of one path or of all."""
         with self.lock:
-            requests = [request for request in self.seen if request.method == method]
-        if path is None:
-            return requests
-        return [request for request in requests if request.path == path]
+            return [request for request in self.seen if path in (None, request.path)]
 
     def bytes_sent_again(self, path):
         """Count the bytes of a path that were sent more than once.
@@ -422,9 +367,7 @@ class ReleaseServer:
         spans = [request.sent for request in self.requests(path) if request.sent is not None]
         end = 0
         repeated_bytes = 0
-        for offset, length in sorted(spans):
-            if length <= 1:
-                continue
+        for offset, length in sorted(span for span in spans if span[1] > 1):
             repeated_bytes += max(0, min(end, offset + length) - offset)
             end = max(end, offset + length)
         return repeated_bytes
@@ -438,7 +381,6 @@ class _Listener(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    owner: ReleaseServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -452,7 +394,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             owner.sockets.add(self.request)
             owner.connection_count += 1
         super().setup()
-        owner.closing.wait(owner.connection_latency_s)
 
     def finish(self):
         with self.owner.lock:
@@ -483,9 +424,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         owner.closing.wait(owner.request_latency_s)
         self._send(answer, request)
 
-    # The names that the library calls.
-    do_HEAD = do_GET  # noqa: N815
-    do_CONNECT = do_GET  # noqa: N815
+    do_CONNECT = do_GET  # noqa: N815 - the name that the library calls
 
     def _read_file(self, path):
         """Return the content of a path, None if there is none, and its time of modification."""
@@ -501,26 +440,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         owner = self.owner
         headers = {name.lower(): value for name, value in self.headers.items()}
         with owner.lock:
-            owner.counts[self.command, path] += 1
-            request = Request(
-                method=self.command,
+            owner.counts[path] += 1
+            request = SimpleNamespace(
                 path=path,
-                number=owner.counts[self.command, path],
+                number=owner.counts[path],
                 headers=headers,
                 range=headers.get("range"),
                 connection=self.client_address,
                 content=content,
+                sent=None,
             )
             owner.seen.append(request)
-            faults = []
-            for rule in owner.faults:
-                faults += rule(request)
-            request.faults = tuple(faults)
+            request.faults = [fault for rule in owner.faults for fault in rule(request)]
         return request
 
     def _make_answer(self, request, content, time_s):
         """Answer a request as a server without faults does."""
-        answer = Answer(status=200, headers={}, body=b"", offset=None)
+        answer = SimpleNamespace(
+            cut_at=None, is_reset=False, stall_at=None, is_chunked=False, before=b"", is_down=False
+        )
         if content is None:
             answer_status(answer, 404)
             return answer
@@ -542,69 +480,40 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return {"strong": digest, "weak": f"W/{digest}", None: None}[self.owner.etag]
 
     def _send(self, answer, request):
-        """Send an answer, with its cut, stall or trickle."""
-        head = answer.before + _format_head(answer)
-        body = memoryview(b"" if request.method == "HEAD" else answer.body)
+        """Send an answer, with its cut or stall."""
         if answer.headers.get("connection") == "close":
             self.close_connection = True
-
         stops = {answer.cut_at, answer.stall_at} - {None}
         if BEFORE_STATUS in stops:
             self._interrupt(answer, BEFORE_STATUS)
-        slow_from, byte_pause_s = answer.trickle or (len(body), 0)
-        if slow_from == BEFORE_STATUS:
-            for byte in head:
-                self.wfile.write(bytes([byte]))
-                self._pause(byte_pause_s)
-        else:
-            self.wfile.write(head)
-
+        self.wfile.write(answer.before + _format_head(answer))
+        body = memoryview(answer.body)
         position = 0
         while position < len(body) or position in stops:
             if position in stops:
-                stops.discard(position)
                 self._interrupt(answer, position)
-                continue
-            is_slow = position >= slow_from
-            end = position + (1 if is_slow else min(_PIECE_BYTES, slow_from - position))
-            next_stops = [stop for stop in stops if stop > position]
-            piece = body[position : min([end, *next_stops])]
+            end = min([position + _PIECE_BYTES, *(stop for stop in stops if stop > position)])
+            piece = body[position:end]
             position += len(piece)
             # Before the piece is sent: a client that has a byte must never see it uncounted.
             if answer.offset is not None:
                 request.sent = (answer.offset, position)
             self.wfile.write(_make_chunk(piece) if answer.is_chunked else piece)
-            if position >= slow_from:
-                self._pause(byte_pause_s)
-        if answer.is_chunked and request.method != "HEAD":
-            self._send_end_of_chunks(answer)
-
-    def _send_end_of_chunks(self, answer):
-        self.wfile.write(b"0\r\n")
-        for line in answer.trailer:
-            self.wfile.write(line)
-        self.wfile.write(b"\r\n")
+        if answer.is_chunked:
+            self.wfile.write(_make_chunk(b""))
 
     def _interrupt(self, answer, position):
-        """Stall, or end the connection."""
+        """Stall until the client leaves, or end the connection."""
         if answer.stall_at == position:
-            self._pause(3600)
-        if answer.is_reset:
+            select.select([self.connection], [], [], 3600)
+        elif answer.is_reset:
             # Let the bytes arrive that were sent before: Linux would drop them.
-            self._pause(0.05)
+            time.sleep(0.05)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         else:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
         raise ConnectionError
-
-    def _pause(self, seconds):
-        """Wait. Raises ConnectionError if the client leaves."""
-        if not seconds:
-            return
-        readable, _, _ = select.select([self.connection], [], [], seconds)
-        if readable:
-            raise ConnectionError
 
 
 def _is_range_valid(if_range, etag, date):

@@ -20,7 +20,6 @@ from downloads import (
     words,
 )
 from release_server import (
-    BEFORE_STATUS,
     ROOT,
     Cut,
     ReleaseServer,
@@ -59,7 +58,7 @@ def wait_until(condition, process):
 # with faults after which it waits.
 WAITING = {
     "content": (at(ending(MESH), then=Stall(30_000)), 3),
-    "the end of the headers": (at(ending(MESH), then=Set(trickle=(BEFORE_STATUS, 1))), 3),
+    "the headers": (at(ending(MESH), then=Stall()), 3),
     "another attempt": (at(ending(MESH), then=Status(429, "7200")), 1),
     "a server that is down": (at(None, then=Set(is_down=True)), 1),
 }
