@@ -232,12 +232,12 @@ def _choose_options(
         chosen = replace(present.options, **options)
     else:
         chosen = FrameOptions.of_layout(**options)
-    if "labels" in chosen.contents and chosen.label_set != "raw":
-        chosen = replace(chosen, label_map=label_map.digest)
-    if listed:
-        chosen = replace(chosen, listed=Fingerprint.from_bytes(encode_json(listed)).crc32)
-    elif chosen.listed:
-        raise UsageError(f"{out_dir}: its frames are those of a list", "name it with --frames")
+    depends_on_map = "labels" in chosen.contents and chosen.label_set != "raw"
+    chosen = replace(
+        chosen,
+        label_map=label_map.digest if depends_on_map else "",
+        listed=Fingerprint.from_bytes(encode_json(listed)).crc32 if listed else "",
+    )
     for scene_id, record in before.scenes.items():
         if record.options != chosen:
             problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
