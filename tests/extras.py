@@ -18,7 +18,7 @@ import pytest
 
 # All other names are those of Python modules.
 PROGRAMS = frozenset({
-    "aria2c", "bsdtar", "chromium", "docker-compose", "fish", "hadolint", "nginx", "node", "zsh",
+    "aria2c", "bsdtar", "chromium", "fish", "hadolint", "nginx", "node", "zsh",
     "zstd",
 })  # fmt: skip
 REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")

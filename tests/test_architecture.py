@@ -1,10 +1,8 @@
 """Imports are cheap, the map of the code is complete, and errors keep their attributes."""
 
-import ast
 import copy
 import inspect
 import pickle
-import re
 import traceback
 from pathlib import Path
 
@@ -84,21 +82,6 @@ def test_map_for_contributors_names_every_room():
     assert [name for name in names if f"`{name}`" not in page] == []
 
 
-def test_no_two_types_have_the_same_name():
-    modules = {}
-    for path in PACKAGE_DIR.rglob("*.py"):
-        # The old archive, which goes.
-        if path.name in {"byte_source.py", "opened.py", "layout.py"}:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                modules.setdefault(node.name, set()).add(str(path))
-            elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
-                modules.setdefault(ast.unparse(node.target), set()).add(str(path))
-
-    assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
-
-
 @pytest.mark.parametrize("error_type", ERROR_TYPES)
 def test_error_has_its_message_and_hint_also_after_pickling_and_copying(error_type):
     arguments = ["has 5 vertices, expected 6", "download it again"]
@@ -131,20 +114,3 @@ def test_errors_can_be_caught_as_builtins():
         (errors.UsageError, ValueError),
     ):
         assert issubclass(error_type, builtin)
-
-
-def test_tree_of_errors_is_drawn():
-    # Indent and name of each error.
-    drawn = []
-    for line in errors.__doc__.splitlines():
-        match = re.match(r"([ │├└─]*)(\w+Error)\b", line)
-        if match:
-            drawn.append((len(match[1]), match[2]))
-
-    names = [name for _, name in drawn]
-    assert sorted(names) == sorted(error_type.__name__ for error_type in ERROR_TYPES)
-    for index, (indent, name) in enumerate(drawn[1:], 1):
-        # The parent is the last error above that is drawn further to the left.
-        parent = [other for other_indent, other in drawn[:index] if other_indent < indent][-1]
-        bases = [base.__name__ for base in getattr(errors, name).__bases__]
-        assert parent in bases, name

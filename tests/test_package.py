@@ -5,7 +5,6 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -138,19 +137,6 @@ def test_image_can_contain_neither_data_nor_terms_nor_secrets():
     )
     for path in container["postCreateCommand"].split():
         assert (REPOSITORY_DIR / path).exists()
-
-
-@pytest.mark.extra("docker-compose")
-def test_docker_compose_takes_user_and_data_from_the_env_file(tmp_path):
-    shutil.copy(REPOSITORY_DIR / "compose.yaml", tmp_path)
-    (tmp_path / ".env").write_text("UID=77\nGID=78\nSCANNET_DATA=/scratch\n")
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-
-    outcome = run_words("docker-compose", "config", cwd=tmp_path, env=environment)
-
-    (service,) = yaml.safe_load(outcome.stdout)["services"].values()
-    assert service["user"] == "77:78"
-    assert service["volumes"][0].startswith("/scratch:/data")
 
 
 # Workflows.
