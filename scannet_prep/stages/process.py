@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scannet_prep.base.files import Fingerprint, have_sizes, write_temporary
+from scannet_prep.base.files import Fingerprint, write_temporary
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
 from scannet_prep.base.version import VERSION
@@ -220,8 +220,12 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
         return "not made yet"
     if entry.split != task.split:
         return "in another split than before"
-    if not have_sizes(task.path.parent, {task.path.name: entry.size_bytes}):
-        return "its file is gone or was changed"
+    try:
+        output = task.path.stat()
+    except OSError:
+        return "its file is gone"
+    if output.st_size != entry.size_bytes:
+        return "its file was changed"
     try:
         raw_files = find_raw_files(task.scene, task.split, context.options)
         inputs = [path.stat() for path in raw_files.values()]
@@ -231,7 +235,7 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
         return "its raw files cannot be read"
     size_bytes = sum(status.st_size for status in inputs)
     newest_ns = max(status.st_mtime_ns for status in inputs)
-    if size_bytes != entry.input_bytes or newest_ns > task.path.stat().st_mtime_ns:
+    if size_bytes != entry.input_bytes or newest_ns > output.st_mtime_ns:
         return "its raw files were changed"
     if context.is_strict and any(warning.kind.is_doubt for warning in entry.warnings):
         return "its labels are in doubt"

@@ -9,6 +9,7 @@ run that is killed leaves it without the scenes that are not finished; the next 
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -160,7 +161,6 @@ def run(
         if plan.stage.read(out_dir) != plan.before:
             raise OutputError(f"{out_dir}: another run has changed it", _HINT_CHANGED)
         check_space(out_dir, plan.needed_bytes)
-        _remove_leftovers(out_dir)
         record = _RunState(plan)
         record.save()
         # After the manifest, which shows whose folder this is. Own scenes do not derive from
@@ -178,7 +178,9 @@ def run(
             notes = plan.stage.finish(plan, record.manifest)
         finally:
             record.save()
-            _remove_leftovers(out_dir)
+            remove_temporaries(out_dir)
+            if plan.tasks:
+                _remove_leftovers(out_dir)
     return RunReport(
         out_dir=out_dir,
         made=tuple(sorted(record.made)),
@@ -190,9 +192,9 @@ def run(
 
 
 def _remove_leftovers(out_dir: Path) -> None:
-    """Remove what workers that were lost have left."""
+    """Remove what workers that were lost have left, in this run or in one that was killed."""
     shutil.rmtree(out_dir / WORK_NAME, ignore_errors=True)
-    remove_temporaries(out_dir, *out_dir.glob("*"), *out_dir.glob("*/*"))
+    remove_temporaries(*(Path(folder) for folder, _, _ in os.walk(out_dir)))
 
 
 class _RunState:
