@@ -261,7 +261,7 @@ def test_label_map_that_differs_from_the_release_is_a_warning_or_a_strict_error(
     added = run_main("process", raw_dir, "-o", tmp_path / "added", "--strict")
 
     assert (warned.status, refused.status, added.status) == (0, 1, 0)
-    problem = f"{path}: differs from the label map of the release in 1 raw categories: floor "
+    problem = f"{path}: differs from the label map of the release in 1 raw categories: floor"
     assert f"note: {problem}" in warned.stderr
     assert f"error: {problem}" in refused.stderr
     assert not (tmp_path / "new").exists()

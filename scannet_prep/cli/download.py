@@ -40,6 +40,7 @@ from scannet_prep.base.text import count_of, format_bytes, format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_table
 from scannet_prep.cli.outcome import Outcome
+from scannet_prep.release.files import BASE_URL, TYPES
 
 if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan
@@ -56,7 +57,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         text="folder for the raw files",
     )
     parser.add_argument(
-        "--types", nargs="+", required=True, metavar="TYPE",
+        "--types", nargs="+", required=True, choices=TYPES, metavar="TYPE",
         help="files to download: seg, seg-min, or file suffixes such as .sens (see types below)",
     )  # fmt: skip
     parser.add_argument(
@@ -64,19 +65,19 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="confirm that you have read, signed and accept the terms of use",
     )  # fmt: skip
     shared.add_selection_arguments(parser)
-    server = parser.add_argument_group("server")
-    server.add_argument(
+    # The server belongs to a university chair, and many people share it.
+    parser.add_argument(
         "--jobs", type=int, choices=range(1, 9), default=4, metavar="N",
         help="parallel connections, at most 8 (default: 4)",
     )  # fmt: skip
-    server.add_argument(
+    parser.add_argument(
         "--base-url", metavar="URL", help="download from this mirror (default: the ScanNet server)"
     )
-    server.add_argument(
+    parser.add_argument(
         "--insecure", action="store_true",
         help="accept any certificate, so that anybody can pose as the server",
     )  # fmt: skip
-    instead = parser.add_argument_group("without downloading").add_mutually_exclusive_group()
+    instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--dry-run", action="store_true", help="show what would be downloaded, then exit"
     )
@@ -88,7 +89,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
-    from scannet_prep.release.files import BASE_URL
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL

@@ -119,3 +119,5 @@ _SEG = tuple(kind.suffix for kind in (*SEGMENTATION_KINDS, LABEL_MAP))
 _SEG_MIN = tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)
 # Words that users can type for several suffixes.
 PRESETS = {"seg": _SEG, "seg-min": _SEG_MIN}
+# All words that name files to download.
+TYPES = (*PRESETS, *KINDS, *SHARED_KINDS)

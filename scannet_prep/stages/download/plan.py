@@ -75,12 +75,12 @@ def plan(
 
     Args:
         data_dir: The data folder.
-        types: Presets (`seg`, `seg-min`), official suffixes, and names of shared files.
+        types: Presets, suffixes, and names of shared files: keys of the tables of `release.files`.
         selection: The selected scenes; all by default.
         base_url: The server, or a mirror of it.
 
     Raises:
-        UsageError: A type is unknown, or no selected scene has a file of these types.
+        UsageError: No selected scene has a file of these types.
         FileError: `scannet.lock` is damaged.
         UnknownSceneError: A scene is in none of the official lists, or not in the selected splits.
     """
@@ -89,7 +89,7 @@ def plan(
     scenes, _ = select_scenes(official_splits(), selection or Selection(), data_dir, {})
     locked = read_tree_lock(data_dir)
     planned = DownloadPlan(data_dir, public_url(base_url), present=[], missing=[])
-    for file in _list_files(scenes, _parse_types(types), base_url.rstrip("/")):
+    for file in _list_files(scenes, _find_kinds(types), base_url.rstrip("/")):
         path = data_dir / file.local_path
         is_present = _is_present(path, file.kind, locked.get(file.local_path))
         (planned.present if is_present else planned.missing).append(file)
@@ -101,21 +101,14 @@ def plan(
     return planned
 
 
-def _parse_types(types: Sequence[str]) -> list[FileKind]:
-    """Resolve presets and suffixes to kinds of files, without duplicates.
-
-    Raises:
-        UsageError: A type is unknown.
-    """
+def _find_kinds(types: Sequence[str]) -> list[FileKind]:
+    """Resolve presets and suffixes to kinds of files, without duplicates."""
     known_kinds = release.KINDS | release.SHARED_KINDS
-    kinds: dict[str, FileKind] = {}
+    kinds: dict[FileKind, None] = {}
     for word in types:
         for suffix in release.PRESETS.get(word, (word,)):
-            if suffix not in known_kinds:
-                hint = f"presets: {', '.join(release.PRESETS)}; types: {', '.join(known_kinds)}"
-                raise UsageError(f"{suffix!r} is not a type of file", hint)
-            kinds[suffix] = known_kinds[suffix]
-    return list(kinds.values())
+            kinds[known_kinds[suffix]] = None
+    return list(kinds)
 
 
 def _list_files(
