@@ -137,18 +137,18 @@ def plan(
         FileError: A folder, a record or the label map cannot be read.
         UnknownSceneError: A named scene does not exist.
     """
-    selection = selection or Selection()
     listed = listed or {}
-    if listed:
-        if selection.scene_ids is not None:
-            raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
-        selection = replace(selection, scene_ids=tuple(map(SceneId, listed)))
+    selection = _add_listed(selection or Selection(), listed)
     if base_url:
         from scannet_prep.stages.download import check_terms
 
         check_terms(raw_dir)
+        stage = _FETCHING
+        source = public_url(base_url)
         listing = RawListing(_place_streams(out_dir), None, {}, ())
     else:
+        stage = _STAGE
+        source = str(raw_dir)
         listing = list_raw(raw_dir)
     raw_scenes = listing.scenes
     if os.path.realpath(out_dir) == os.path.realpath(raw_dir):
@@ -179,11 +179,14 @@ def plan(
         raise MissingFileError(
             raw_dir, "no selected scene has a sensor stream (.sens)", _HINT_STREAMS
         )
+    notes = []
     left_out = sorted(raw_scenes.keys() - available)
-    message = f"left out, because they have no .sens: {list_some(left_out)}"
+    if left_out:
+        message = f"left out, because they have no .sens: {list_some(left_out)}"
+        notes.append(Finding(message=message, severity="note"))
     return RunPlan(
-        stage=_FETCHING if base_url else _STAGE,
-        source=public_url(base_url) if base_url else raw_dir,
+        stage=stage,
+        source=source,
         out_dir=out_dir,
         about=chosen.text,
         context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed, base_url),
@@ -192,9 +195,22 @@ def plan(
         tasks=tuple(tasks),
         kept=tuple(kept),
         failures=tuple(failures),
-        notes=(Finding(message=message, severity="note"),) if left_out else (),
+        notes=tuple(notes),
         has_all=selection.has_all,
     )
+
+
+def _add_listed(selection: Selection, listed: FrameList) -> Selection:
+    """Select the scenes of a list, if there is one.
+
+    Raises:
+        UsageError: The selection names scenes, too.
+    """
+    if not listed:
+        return selection
+    if selection.scene_ids is not None:
+        raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
+    return replace(selection, scene_ids=tuple(map(SceneId, listed)))
 
 
 def _place_streams(out_dir: Path) -> dict[SceneId, RawScene]:
@@ -232,12 +248,11 @@ def _choose_options(
         chosen = replace(present.options, **options)
     else:
         chosen = FrameOptions.of_layout(**options)
-    depends_on_map = "labels" in chosen.contents and chosen.label_set != "raw"
-    chosen = replace(
-        chosen,
-        label_map=label_map.digest if depends_on_map else "",
-        listed=Fingerprint.from_bytes(encode_json(listed)).crc32 if listed else "",
-    )
+    chosen = replace(chosen, label_map="", listed="")
+    if "labels" in chosen.contents and chosen.label_set != "raw":
+        chosen = replace(chosen, label_map=label_map.digest)
+    if listed:
+        chosen = replace(chosen, listed=Fingerprint.from_bytes(encode_json(listed)).crc32)
     for scene_id, record in before.scenes.items():
         if record.options != chosen:
             problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
