@@ -82,8 +82,7 @@ class Console(Progress):
                 "command": self.command,
                 "seconds": self.seconds,
             }
-            values = to_plain(outcome.report) | to_plain(outcome.more)
-            print_out(json.dumps(head | values))
+            print_out(json.dumps(head | to_plain(outcome.report)))
         elif not self.is_quiet:
             text = "\n".join(outcome.lines)
             if text:

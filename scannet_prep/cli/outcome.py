@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scannet_prep.base.findings import Finding
@@ -19,12 +19,10 @@ class Outcome:
         lines: For people, on standard output.
         findings: For people: what failed, on standard error. Errors among them make the exit
             status 3. Programs find them in the report.
-        more: Further values for programs, by key.
         status: The exit status, if it is not that of the findings.
     """
 
     report: object
     lines: Iterable[str] = ()
     findings: Sequence[Finding] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)
     status: int | None = None

@@ -95,4 +95,4 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     lines = [f"{report.archive}: {scenes}, {sizes}, in {duration}"]
     if is_pipe:
         console.say(lines.pop())
-    return Outcome(report, lines, report.failures, {"source": source, "seconds": console.seconds})
+    return Outcome(report, lines, report.failures)

@@ -65,4 +65,4 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     )
     scenes = count_of(len(report.scenes), "scene")
     lines = [f"{report.out_dir}: {scenes}, in {format_duration(console.seconds)}"]
-    return Outcome(report, lines, report.failures, {"seconds": console.seconds})
+    return Outcome(report, lines, report.failures)

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         progress=console,
     )
     lines = _describe(report, console.seconds)
-    return Outcome(report, lines, report.findings, {"seconds": console.seconds})
+    return Outcome(report, lines, report.findings)
 
 
 def _describe(report: VerifyReport, seconds: float) -> Iterator[str]:

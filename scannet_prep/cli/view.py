@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
         return None
     report = view.run(viewing, arguments.output, options, is_png=arguments.png, progress=console)
     lines = _describe(viewing, report)
-    return Outcome(report, lines, more={"label_set": viewing.label_set.name})
+    return Outcome(report, lines)
 
 
 def _picture_options(arguments: argparse.Namespace) -> PictureOptions | None:
