@@ -297,15 +297,6 @@ def test_semantic_scores_agree_with_loops_also_when_they_are_merged(label_set, s
 # Examples.
 
 
-def test_classes_that_do_not_occur_count_differently_in_each_mean():
-    # Class 4 is only predicted, and class 7 only at an unlabeled vertex.
-    scores = SemanticScores(SCANNET20)
-    scores.add([3, 4, 7], [3, 3, -1])
-
-    means = {"over_all": 0.025, "over_union": 0.25, "over_ground_truth": 0.5}
-    assert scores.result().means["all"] == pytest.approx(means)
-
-
 def test_perfect_instances_score_1_in_all_classes_but_wall_and_floor():
     classes = np.arange(200)
     labels = np.repeat(classes, 100)
@@ -320,6 +311,8 @@ def test_perfect_instances_score_1_in_all_classes_but_wall_and_floor():
     assert table.means["all"] == {"ap": 1.0, "ap50": 1.0, "ap25": 1.0}
     assert len(table.classes) == table.totals["instances"] == 198
     assert table.totals["other"] == 2
+    agnostic = InstanceScores(SCANNET200, is_class_agnostic=True).result()
+    assert ([*agnostic.means], [*agnostic.classes]) == (["all"], ["object"])
 
 
 ROW = np.repeat([[1, 0]], 100, axis=1)

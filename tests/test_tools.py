@@ -150,8 +150,6 @@ def test_octformers_command_lines_score_its_predictions(release_dir, tmp_path):
     perfect = run_tool("seg_scannet.py", *score.split(), cwd=tmp_path)
     np.savez(path, prob=scores[:, :21])
     narrow = run_tool("seg_scannet.py", *generate, cwd=tmp_path)
-    path.unlink()
-    missing = run_tool("seg_scannet.py", *generate, cwd=tmp_path)
 
     assert generated.status == 0, generated.stderr
     assert np.array_equal(raw_ids, truth)
@@ -159,9 +157,8 @@ def test_octformers_command_lines_score_its_predictions(release_dir, tmp_path):
     command = "evaluate seg --gt data/scannet200.processed --label-set scannet200"
     assert f"this is: scannet-prep {command}\n" in perfect.stderr
     assert "accuracy 1.0000" in perfect.stdout
-    assert (narrow.status, missing.status) == (1, 1)
-    assert "expected (V, 201)" in narrow.stderr
-    assert f"{VAL}.eval.npz" in missing.stderr
+    assert narrow.status == 1
+    assert f"{VAL}.eval.npz: prob is ({len(truth)}, 21), expected (V, 201)" in narrow.stderr
 
 
 # Constants of each part of the benchmark, with small values.
@@ -255,12 +252,6 @@ def test_unusable_python_is_refused_and_makes_no_environment(tmp_path, python):
     assert outcome.status == 1
     assert f"error: PYTHON={python} is not Python 3." in outcome.stderr
     assert not folder.exists()
-
-
-def test_active_environment_is_not_used(tmp_path):
-    outcome = run_bash("echo $python", VIRTUAL_ENV=tmp_path)
-
-    assert outcome.stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
 
 
 def test_folder_that_is_not_an_environment_is_refused_and_unchanged(tmp_path):

@@ -8,11 +8,11 @@ from scannet_prep.evaluation import InstancePrediction, InstanceTruth
 from scannet_prep.evaluation.verdicts import Pair, Verdict, judge_instances
 
 # Two chairs, a table and a wall, each of 200 vertices, by the number of the instance; then a small
-# table of 50 vertices, and 100 vertices without annotation.
+# table of 90 vertices, and 100 vertices without annotation.
 CHAIR = 4
 TABLE = 6
 LEFT, RIGHT, DESK, WALL, SMALL = 10, 11, 12, 13, 14
-COUNTS = [200, 200, 200, 200, 50, 100]
+COUNTS = [200, 200, 200, 200, 90, 100]
 LABELS = np.repeat([CHAIR, CHAIR, TABLE, 0, TABLE, -1], COUNTS)
 INSTANCES = np.repeat([LEFT, RIGHT, DESK, WALL, SMALL, -1], COUNTS)
 TRUTH = InstanceTruth(labels=LABELS, instances=INSTANCES)
@@ -54,6 +54,8 @@ def judge(*masks):
         # Of two reasons, the stronger is shown: another class, then merged, then split.
         ([(0, 200, TABLE, 0.9), ON_BOTH_CHAIRS], [WRONG, MERGED, MISSED], [WRONG, MERGED]),
         ([ON_BOTH_CHAIRS, *HALVES], [MERGED, MERGED, MISSED], [MERGED, FALSE, FALSE]),
+        # A small instance explains nothing.
+        ([(790, 890, CHAIR, 0.9)], [MISSED] * 3, [FALSE]),
         # These do not count: small masks, masks of a wall, masks that lie mostly on a wall.
         ([(0, 99, TABLE, 0.9)], [MISSED] * 3, [None]),
         ([(600, 800, 0, 0.9)], [MISSED] * 3, [None]),

@@ -19,9 +19,6 @@ from scannet_prep.view.coloring import (
     view_scene,
 )
 from scannet_prep.view.predictions import (
-    RIGHT_COLOR,
-    VERDICT_COLORS,
-    WRONG_COLOR,
     Prediction,
     Truth,
     color_predictions,
@@ -210,38 +207,3 @@ def test_most_confident_of_overlapping_masks_is_shown_or_the_first():
     names = names_of_vertices(made["prediction"])
     assert names[:2] == ["floor 0 (0.50)", "cabinet 1 (0.90)"]
     assert names[2:] == ["cabinet 1 (0.90)", "unlabeled 2 (0.90)"]
-
-
-# Linear red, green and blue as a deuteranope sees them (Machado et al., 2009), and XYZ from these.
-DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
-XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-WHITE = np.array([0.9505, 1.0, 1.089])
-
-
-def to_lab(color, vision):
-    """Return a colour in CIELAB as seen with some vision."""
-    values = np.array(color) / 255
-    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    x, y, z = np.cbrt(XYZ @ (vision @ linear).clip(0, 1) / WHITE)
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-VERDICTS = [*VERDICT_COLORS.values(), UNLABELED_COLOR]
-# With unlabeled, and the light and the dark background.
-INSTANCES = [*map(color_instance, range(20)), UNLABELED_COLOR, (255, 255, 255), (24, 24, 28)]
-
-
-@pytest.mark.parametrize(
-    ("colors", "vision", "distance"),
-    [
-        (VERDICTS, np.eye(3), 20),
-        (VERDICTS, DEUTERANOPIA, 20),
-        ([RIGHT_COLOR, WRONG_COLOR], np.eye(3), 100),
-        ([RIGHT_COLOR, WRONG_COLOR], DEUTERANOPIA, 100),
-        (INSTANCES, np.eye(3), 20),
-    ],
-)
-def test_colours_differ_clearly(colors, vision, distance):
-    seen = [to_lab(color, vision) for color in colors]
-    for one, other in itertools.combinations(seen, 2):
-        assert np.linalg.norm(one - other) > distance
