@@ -18,6 +18,8 @@ GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FILTER_UP = 2
+# The kind of the last chunk of a file.
+_PNG_END = b"IEND"
 # The bits of a sample, and the colour type.
 _PNG_DEPTH = slice(24, 26)
 # Colour types, by the rest of the shape: gray; red, green, blue; and these with opacity.
@@ -48,7 +50,7 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     chunks = [
         _encode_chunk(b"IHDR", header),
         _encode_chunk(b"IDAT", bytes(deflate.zlib_compress(rows.data, level))),
-        _encode_chunk(b"IEND", b""),
+        _encode_chunk(_PNG_END, b""),
     ]
     return _PNG_SIGNATURE + b"".join(chunks)
 
@@ -100,15 +102,31 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     Raises:
         ContentError: It is damaged, of another kind, or has another size.
     """
+    check_gray_png(data, size)
     image = np.array(_decode(data, size, "PNG"))
+    # Older versions of Pillow make integers of 32 bits from 16.
+    return image if image.dtype == np.uint8 else image.astype(np.uint16)
+
+
+def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
+    """Check that an image is a PNG image of numbers and has an end, without decoding it.
+
+    Args:
+        data: The file.
+        size: The expected width and height.
+
+    Raises:
+        ContentError: It is of another kind, has another size, or is truncated.
+    """
+    _decode(data, size, "PNG", only_header=True)
     # Pillow would not reject images of fewer bits, but scale their numbers.
     bits, color_type = data[_PNG_DEPTH]
     if bits not in {8, 16} or color_type != _GRAY:
         raise ContentError(
             f"has {bits} bits and the color type {color_type}, expected 8 or 16 bits of gray"
         )
-    # Older versions of Pillow make integers of 32 bits from 16.
-    return image if image.dtype == np.uint8 else image.astype(np.uint16)
+    if _PNG_END not in data:
+        raise ContentError(f"is a truncated PNG image of {len(data):,} bytes: it has no end")
 
 
 def resize_color(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -142,8 +160,10 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
     return resized
 
 
-def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noqa: ANN401 - an image of Pillow
-    """Decode an image of one format, `JPEG` or `PNG`, with Pillow.
+def _decode(
+    data: bytes, size: tuple[int, int], file_format: str, *, only_header: bool = False
+) -> Any:  # noqa: ANN401 - an image of Pillow
+    """Decode an image of one format, `JPEG` or `PNG`, or only its header, with Pillow.
 
     Raises:
         ContentError: It is damaged, or has another size.
@@ -157,7 +177,8 @@ def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noq
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=[file_format])
             if image.size == size:
-                image.load()
+                if not only_header:
+                    image.load()
                 return image
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
         problem = f"is not a {file_format} image that can be decoded: {error}"

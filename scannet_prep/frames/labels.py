@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.images import (
     GrayImage,
+    check_gray_png,
     decode_gray,
     encode_png,
     resize_nearest,
@@ -78,10 +79,10 @@ class LabelImages:
         name = f"{folder}/{number}.png"
         stored = read_member(self.archive, self.path, name)
         try:
-            image = decode_gray(stored, self.stored_size)
             if self.size == self.stored_size and self.table is None:
+                check_gray_png(stored, self.stored_size)
                 return stored
-            image = resize_nearest(image, self.size)
+            image = resize_nearest(decode_gray(stored, self.stored_size), self.size)
             if self.table is not None:
                 image = _convert(image, self.table)
             return encode_png(image)
