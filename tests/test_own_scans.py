@@ -355,7 +355,7 @@ def test_scenes_in_any_layout_have_the_arrays_of_those_in_the_layout_of_the_rele
     assert digests(tmp_path / "out") == digests(whole_dir / "processed")
     packed = run_main("pack", tmp_path / "raw", "-o", tmp_path / "raw.tar.zst")
     assert packed.status == 1
-    assert "has scenes outside of scans/ and scans_test/" in packed.stderr
+    assert "lies outside of scans/ and scans_test/" in packed.stderr
 
 
 def test_scenes_in_folders_of_another_split_fail_and_hints_name_no_download_of_what_is_own(
