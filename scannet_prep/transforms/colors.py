@@ -69,25 +69,16 @@ class ColorJitter(Transform):
 class ChromaticAutoContrast(Transform):
     """Stretches each channel to 0..255, and blends the result with the original colours.
 
-    The result is rounded to uint8. A channel in which all vertices have the same value is
-    unchanged.
+    The weight of the stretched colours is uniform in [0, 1]. The result is rounded to uint8. A
+    channel in which all vertices have the same value is unchanged.
 
     It is Pointcept's `ChromaticAutoContrast` (pointcept/datasets/transform.py), which its
     configurations apply with probability 0.2, and OctFormer's `_color_autocontrast`
     (datasets/scannet.py).
-
-    Attributes:
-        blend_factor: Weight of the stretched colours, 0..1; None to draw it uniformly from [0, 1].
     """
-
-    blend_factor: float | None = None
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `colors`."""
-        blend_factor = self.blend_factor
-        if blend_factor is None:
-            blend_factor = generator.random()
-
         # At once, not after a later crop, whose extremes would be others.
         levels = draft.columns("colors")
         _check_levels(draft.step_name, levels)
@@ -100,7 +91,7 @@ class ChromaticAutoContrast(Transform):
         # The new value of each level of each channel, (3, 256).
         gain = 255 / np.maximum(extent, 1)
         change = (_LEVELS - lowest) * gain - _LEVELS
-        change *= np.float32(blend_factor)
+        change *= np.float32(generator.random())
         change[extent[:, 0] == 0] = 0
         table = _LEVELS + change
         levels[...] = _map_levels(levels, table)

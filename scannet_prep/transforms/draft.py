@@ -61,11 +61,6 @@ class Draft:
     """
 
     def __init__(self, sample: AnySample, step_name: str) -> None:
-        if not isinstance(sample, dict):
-            raise UsageError(
-                f"{step_name}: the sample is a {type(sample).__name__}, expected a dict of arrays",
-                'pass a sample of ScanNet(...), or {"points": points, "labels": labels}',
-            )
         self.sample = dict(sample)
         self.step_name = step_name
         # The selected vertices, as indices into the original ones, (N,); None for all.
@@ -250,14 +245,11 @@ def take_columns(columns: Columns, kept: Ints) -> Columns:
 
 
 def as_rows(columns: Columns) -> NDArray[Any]:
-    """Transpose (3, N) to a contiguous (N, 3), faster than NumPy, which copies row by row."""
+    """Transpose (3, N) to a contiguous (N, 3)."""
     if columns.ndim == 1:
         return columns
-    shape = columns.shape[::-1]
-    rows = np.empty(shape, columns.dtype)
-    for axis, column in enumerate(columns):
-        rows[:, axis] = column
-    return rows
+    # `ascontiguousarray` copies row by row, which takes four times as long.
+    return np.column_stack([*columns])
 
 
 def vertex_keys(sample: AnySample) -> list[str]:

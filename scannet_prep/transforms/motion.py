@@ -48,7 +48,7 @@ class Rotate(Moving):
             box.
 
     Raises:
-        UsageError: The angles are not in ascending order, or there is no such axis.
+        UsageError: The angles are not in ascending order.
     """
 
     smallest: float = -180.0
@@ -57,10 +57,8 @@ class Rotate(Moving):
     center: Triple | None = (0.0, 0.0, 0.0)
 
     def __post_init__(self) -> None:
-        """Check the range and the axis."""
+        """Check the range."""
         _check_range("Rotate", self.smallest, self.largest)
-        if self.axis not in _PLANES:
-            raise UsageError(f"Rotate: axis is {self.axis!r}, expected 'x', 'y' or 'z'")
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `normals`."""
@@ -125,7 +123,7 @@ class Scale(Moving):
             Mask3D and in OctFormer.
 
     Raises:
-        UsageError: The factors are not above 0, or not in ascending order.
+        UsageError: The factors are not in ascending order.
     """
 
     smallest: float = 0.9
@@ -135,8 +133,6 @@ class Scale(Moving):
     def __post_init__(self) -> None:
         """Check the range."""
         _check_range("Scale", self.smallest, self.largest)
-        if self.smallest <= 0:
-            raise UsageError(f"Scale: smallest is {self.smallest}, expected a factor above 0")
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`, and `normals` if anisotropic."""
@@ -219,7 +215,11 @@ class CenterShift(Moving):
         _by_axis(np.subtract, draft.move(), origin)
 
 
-def _check_range(name: str, smallest: float, largest: float) -> None:
+def _check_range(
+    name: str,
+    smallest: float,
+    largest: float,
+) -> None:
     # NumPy would draw from the reversed range without a word.
     if not smallest <= largest:
         raise UsageError(

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
-from scannet_prep.errors import UsageError
 from scannet_prep.transforms.draft import Columns, Floats, Ints
 
-_MAX_NOISE_CELLS = 50_000_000
 # Points are interpolated in blocks, so that intermediate results stay in the processor's cache.
 _BLOCK_POINTS = 16_384
 
@@ -23,18 +21,13 @@ def draw_normal(generator: Generator, count: int) -> Floats:
     """
     pair_count = math.ceil(count / 2)
     # 1 - random is in (0, 1], so that its logarithm is finite.
-    lengths = 1 - generator.random(pair_count, np.float32)
-    np.log(lengths, out=lengths)
-    lengths *= -2
-    np.sqrt(lengths, out=lengths)
+    uniform = 1 - generator.random(pair_count, np.float32)
+    lengths = np.sqrt(-2 * np.log(uniform))
     angles = generator.random(pair_count, np.float32)
     angles *= np.float32(2 * np.pi)
-
-    pairs = np.empty((2, pair_count), np.float32)
-    np.cos(angles, out=pairs[0])
-    np.sin(angles, out=pairs[1])
-    pairs *= lengths
-    return pairs.reshape(-1)[:count]
+    cosines = lengths * np.cos(angles)
+    sines = lengths * np.sin(angles)
+    return np.concatenate([cosines, sines])[:count]
 
 
 def interpolate_noise(points: Columns, granularity: float, generator: Generator) -> Floats:
@@ -44,9 +37,6 @@ def interpolate_noise(points: Columns, granularity: float, generator: Generator)
         points: Floats (3, N), metres, at least one point.
         granularity: Edge of a grid cell, metres.
         generator: Random numbers.
-
-    Raises:
-        UsageError: The grid has too many cells.
     """
     # Positions in units of cells, counted from the lowest point, (3, N).
     lowest = points.min(axis=1, keepdims=True)
@@ -54,17 +44,10 @@ def interpolate_noise(points: Columns, granularity: float, generator: Generator)
     positions /= np.float32(granularity)
     positions = positions.astype(np.float32, copy=False)
 
-    # Corners of the grid along each axis, (3,): from one cell below the lowest point to the first
-    # corner above the highest. Extents that are not finite fail the comparison.
-    extent = positions.max(axis=1)
-    extent = np.floor(extent) + 3
-    if not extent.prod() <= _MAX_NOISE_CELLS:
-        raise UsageError(
-            f"ElasticDistortion: the noise has {describe_extent(extent)} cells, too many: "
-            f"expected at most {_MAX_NOISE_CELLS:,}",
-            "coordinates and granularity are in metres",
-        )
-    shape = [int(number) for number in extent]
+    # Corners of the grid along each axis: from one cell below the lowest point to the first corner
+    # above the highest.
+    extent = np.floor(positions.max(axis=1))
+    shape = [int(number) + 3 for number in extent]
     noise = _draw_smooth_noise(shape, generator)
     noise = noise.reshape(3, -1)
 
@@ -89,11 +72,6 @@ def interpolate_noise(points: Columns, granularity: float, generator: Generator)
             fractions[:, block],
         )
     return result
-
-
-def describe_extent(extent: Columns) -> str:
-    """Format the numbers of cells along the axes, as in `3 x 4 x 5`."""
-    return " x ".join(f"{number:g}" for number in extent)
 
 
 def _interpolate(

@@ -10,7 +10,6 @@ from numpy.random import Generator
 from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.transforms.draft import Bools, Columns, Draft, Ints, as_floats
-from scannet_prep.transforms.noise import describe_extent
 from scannet_prep.transforms.steps import Selecting
 
 
@@ -26,7 +25,6 @@ class CropPoints(Selecting):
 
     Attributes:
         max_points: Largest number of vertices to keep.
-        sample_rate: Largest share of the vertices to keep, above 0 and at most 1.
         classes: Train ids of classes in which to crop, for example `SCANNET200.tail`. First one of
             the classes that occur in the scene is drawn uniformly, then one of its vertices. By
             default, and if none of the classes occurs, any vertex is drawn.
@@ -38,18 +36,13 @@ class CropPoints(Selecting):
     """
 
     max_points: int
-    sample_rate: float = 1.0
     classes: tuple[int, ...] = ()
     label_set: LabelSet | None = None
 
     def __post_init__(self) -> None:
         """Check the size of the crop, and that the classes belong to the label set."""
-        is_share = 0 < self.sample_rate <= 1
-        if self.max_points < 1 or not is_share:
-            raise UsageError(
-                f"CropPoints: max_points is {self.max_points} and sample_rate is "
-                f"{self.sample_rate}, expected at least 1, and a share above 0 and at most 1"
-            )
+        if self.max_points < 1:
+            raise UsageError(f"CropPoints: max_points is {self.max_points}, expected at least 1")
         if len(self.classes) and self.label_set is None:
             raise UsageError(
                 "CropPoints: there are classes, but no label_set, and the train ids of the two "
@@ -67,8 +60,7 @@ class CropPoints(Selecting):
         """Crop the sample."""
         if self.label_set is not None:
             draft.check_label_set(self.label_set)
-        share = int(self.sample_rate * draft.count)
-        count = min(self.max_points, max(1, share))
+        count = self.max_points
         if draft.count <= count:
             return
         center = self._choose_center(draft, generator)
@@ -203,7 +195,11 @@ class GridSample(Selecting):
             draft.sample["inverse"] = inverse
 
 
-def _represent_cells(order: Ints, starts: Ints, annotated: Bools | None) -> Ints:
+def _represent_cells(
+    order: Ints,
+    starts: Ints,
+    annotated: Bools | None,
+) -> Ints:
     """Choose the vertex that represents each cell, int64 (cells,).
 
     It is the last annotated vertex of the cell in `order`; without one, the cell's first vertex.
@@ -264,7 +260,7 @@ def number_cells(
     limit = min(2.0**53, 2.0**59 / point_count)
     if not (has_int32_cells and count < limit):
         raise UsageError(
-            f"{name}: the scene has {describe_extent(extent)} cells, too many to count",
+            f"{name}: the scene has {extent} cells along the axes, too many to count",
             "coordinates and size are in metres",
         )
 

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from numpy.random import Generator
 
-from scannet_prep.errors import UsageError
 from scannet_prep.transforms.draft import AnySample, Draft
 
 # A function of a sample, which is a dict or the TypedDict of the dataset, and a generator.
@@ -77,21 +76,11 @@ class Compose(Transform):
     Attributes:
         steps: Callables of (sample, generator). To be picklable, they must be defined at the top
             level of a module.
-
-    Raises:
-        UsageError: A step cannot be called, such as a list of steps or the class of one.
     """
 
     steps: tuple[Step, ...]
 
     def __init__(self, *steps: Step) -> None:
-        for number, step in enumerate(steps, start=1):
-            # With `Flip` in place of `Flip()`, the sample would become an argument of the class.
-            if not callable(step) or isinstance(step, type):
-                raise UsageError(
-                    f"Compose: step {number} is {step!r:.80}, expected a transform",
-                    "Compose(Rotate(), GridSample(0.02))",
-                )
         # The class is frozen.
         object.__setattr__(self, "steps", steps)
 
