@@ -82,7 +82,8 @@ def store(kind, folder, target):
     if kind == "archive":
         yield Stored(kind, path, (path,))
     else:
-        with ReleaseServer(target, etag="weak") as server:
+        with ReleaseServer(target) as server:
+            server.etag = "weak"
             server.files["/scannet.tar.zst"] = path
             yield Stored(kind, f"{server.origin}/{path.name}", (path,))
 
