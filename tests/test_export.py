@@ -469,10 +469,13 @@ def test_lists_of_single_values():
     assert files["seg_info/train_resampled_scene_idxs.npy"].tolist() == [0, 1, 1]
 
     # Without train scenes, the moments are those of the train split of the release.
-    records = {Split.TRAIN: {}, Split.VAL: {VAL: {"filepath": "a"}}, Split.TEST: {}}
+    entries = {"plot": {"filepath": "val/plot"}, VAL: {"filepath": "val/0568_00"}}
+    records = {Split.TRAIN: {}, Split.VAL: entries, Split.TEST: {}}
     files = find_function("share", "mask3d")(records, SCANNET20)
     released = [0.47793125906962, 0.4303257521323044, 0.3749598901421883]
     assert yaml.safe_load(files["color_mean_std.yaml"])["mean"] == released
+    assert yaml.safe_load(files["validation_database.yaml"]) == [*entries.values()]
+    assert yaml.safe_load(files["train_validation_database.yaml"]) == [*entries.values()][::-1]
 
 
 MANY = tiny.aggregation_file([tiny.group(2000 + i, [0, i], "floor") for i in range(1000)])

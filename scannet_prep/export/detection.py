@@ -115,5 +115,4 @@ def choose_vertices(scene: ProcessedScene, count: int) -> NDArray[np.intp]:
     generator = np.random.PCG64([0, *scene.meta.scene_id.encode()])
     numbers = generator.random_raw(vertex_count)
     largest_chosen = np.partition(numbers, count - 1)[count - 1]
-    # Without the slice, there would be too many if several vertices had the largest number.
-    return np.flatnonzero(numbers <= largest_chosen)[:count]
+    return np.flatnonzero(numbers <= largest_chosen)
