@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from scannet_prep.archive.format import Archive, Index, PackedScene, open_archive
+from scannet_prep.archive.format import Archive, Index, PackedScene, find_owner, open_archive
 from scannet_prep.archive.seekable import PipedFrames
 from scannet_prep.archive.streaming import map_in_order
 from scannet_prep.base.files import (
@@ -176,9 +176,10 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
     try:
         kind_here = find_kind(out_dir)
     except MissingFileError:
-        # A killed run may have left hidden files, and empty folders.
+        # A killed run may have left hidden files, empty folders, and files of its first scenes.
         visible = [*out_dir.glob("[!.]*"), *out_dir.glob("*/[!.]*")]
-        if any(path.is_file() for path in visible):
+        names = [path.relative_to(out_dir).as_posix() for path in visible if path.is_file()]
+        if not all(find_owner(index.kind, name) for name in names):
             raise
         return arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
     before = None
