@@ -386,3 +386,18 @@ def test_scenes_in_folders_of_another_split_fail_and_hints_name_no_download_of_w
     assert failures[tiny.TEST_SCENE_ID]["path"].endswith(".segs.json")
     for one in (*outcome.json["failures"], *named.json["failures"]):
         assert "download" not in one["hint"]
+
+
+def test_copies_of_scenes_and_test_scenes_in_scans_are_one_note_each(whole_dir, tmp_path):
+    raw = tmp_path / "raw"
+    shutil.copytree(whole_dir / "raw/scans", raw / "scans")
+    shutil.copytree(whole_dir / "raw/scans_test", raw / "scans", dirs_exist_ok=True)
+    copy_in_layout(whole_dir / "raw", raw, "copies")
+
+    outcome = run_main("process", raw, "-o", tmp_path / "out", "--json")
+
+    assert outcome.status == 0
+    messages = [note["message"] for note in outcome.json["notes"]]
+    assert [message for message in messages if "lies in scans/, but is a test scene" in message]
+    (copies,) = (note for note in outcome.json["notes"] if note["path"] == str(raw / "copies"))
+    assert "and 9 more" in copies["message"]

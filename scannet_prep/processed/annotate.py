@@ -162,15 +162,23 @@ def measure_groups(
     ids = instances.take(order)
     starts = np.flatnonzero(np.diff(ids, prepend=-2))
     counts = np.diff(starts, append=len(ids)).tolist()
-    columns = points.T.take(order, axis=1)
-    corners = [find.reduceat(columns, starts, axis=1) for find in (np.minimum, np.maximum)]
     # (ranges, 6): smallest x, y, z, then largest x, y, z.
-    boxes = np.concatenate(corners).T.astype(np.float64).round(4).tolist()
-    measures = dict(zip(ids[starts].tolist(), zip(counts, boxes, strict=True), strict=True))
+    columns = points.T.take(order, axis=1)
+    smallest = np.minimum.reduceat(columns, starts, axis=1)
+    largest = np.maximum.reduceat(columns, starts, axis=1)
+    corners = np.concatenate([smallest, largest])
+    boxes = corners.T.astype(np.float64).round(4)
+
+    numbers = ids[starts].tolist()
+    range_of = {number: index for index, number in enumerate(numbers)}
     measured = []
     for group in groups:
-        count, box = measures.get(group.id, (0, None))
-        measured.append(replace(group, vertex_count=count, box=box and tuple(box)))
+        index = range_of.get(group.id)
+        if index is None:
+            measured.append(group)
+            continue
+        box = tuple(boxes[index].tolist())
+        measured.append(replace(group, vertex_count=counts[index], box=box))
     return tuple(measured)
 
 
@@ -182,8 +190,9 @@ def _look_up(
     """Find the ids of each group's category; 0 and 0, with a warning, for an unknown category."""
     for name, count in Counter(group.raw_category for group in groups).items():
         if name not in label_map.rows:
-            close = _find_close(name, tuple(label_map.rows), 1)
-            subject = repr(name) + "".join(f" (did you mean {one!r}?)" for one in close)
+            subject = repr(name)
+            for close in _find_close(name, tuple(label_map.rows), 1):
+                subject += f" (did you mean {close!r}?)"
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
     return [label_map.rows.get(group.raw_category, _UNLABELED) for group in groups]
 

@@ -273,7 +273,10 @@ def _are_fragments(numbers: NDArray[np.integer[Any]]) -> bool:
     return len(sizes) > 1 and 2 * small_count > len(numbers)
 
 
-def _find_info_warnings(info: ScanInfo | None, split: Split) -> Iterator[SceneWarning]:
+def _find_info_warnings(
+    info: ScanInfo | None,
+    split: Split,
+) -> Iterator[SceneWarning]:
     """Find oddities of the metadata."""
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
@@ -290,12 +293,14 @@ def _find_groups_warnings(
     contents: _Contents,
     groups_kind: FileKind | None,
 ) -> Iterator[SceneWarning]:
-    """Find oddities of the files with segments and groups, apart from those of their content."""
+    """Find oddities of a scene's place and of its segments and groups, apart from their content."""
     if groups_kind is None:
         if release.LABELS_MESH in contents:
             yield SceneWarning(WarningKind.NO_AGGREGATION)
     elif not contents[groups_kind].groups:
         yield SceneWarning(WarningKind.NO_GROUPS)
+    if scene.split is Split.TEST and "scans" in scene.directory.parts[-2:]:
+        yield SceneWarning(WarningKind.TEST_IN_SCANS)
     if groups_kind is release.HIGH_RESOLUTION_AGGREGATION:
         yield SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, groups_kind.suffix)
     for kind, content in contents.items():

@@ -87,7 +87,12 @@ class Mesh:
         return len(self.positions)
 
 
-def read_mesh(path: Path, max_bytes: int = MESH.max_bytes, *, has_labels: bool = False) -> Mesh:
+def read_mesh(
+    path: Path,
+    max_bytes: int = MESH.max_bytes,
+    *,
+    has_labels: bool = False,
+) -> Mesh:
     """Read a mesh: binary of both byte orders or text, with properties that are found by name.
 
     It must be in metres, and within 1 km of the origin. Colours are bytes, or floats from 0 to 1;
@@ -127,7 +132,10 @@ def read_mesh(path: Path, max_bytes: int = MESH.max_bytes, *, has_labels: bool =
         return replace(mesh, notes=tuple(_iter_notes(ply, mesh, color_names)))
 
 
-def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
+def _read_ply(
+    path: Path,
+    max_bytes: int,
+) -> plyfile.PlyData:
     """Read a PLY file to its end.
 
     Raises:
@@ -178,7 +186,11 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
     return ply
 
 
-def _copy_columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[Any]:
+def _copy_columns(
+    vertices: Vertices,
+    names: Sequence[str],
+    kinds: str,
+) -> NDArray[Any]:
     """Copy properties, (len(names), V), in native byte order.
 
     Args:
@@ -235,7 +247,10 @@ def _find_color_names(names: Sequence[str]) -> tuple[str, ...]:
     return found[0] if len(found) == 1 else ()
 
 
-def _find_colors(vertices: Vertices, names: Sequence[str]) -> NDArray[np.uint8]:
+def _find_colors(
+    vertices: Vertices,
+    names: Sequence[str],
+) -> NDArray[np.uint8]:
     """Return the colours, uint8 (V, 3), of bytes or of floats from 0 to 1."""
     colors = np.stack([*_copy_columns(vertices, names, "fiu")], axis=1)
     if colors.dtype == np.uint8:
@@ -262,7 +277,10 @@ def _find_labels(vertices: Vertices) -> NDArray[np.uint16]:
     return np.asarray(labels, np.uint16)
 
 
-def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
+def _find_faces(
+    ply: plyfile.PlyData,
+    vertex_count: int,
+) -> NDArray[np.int32]:
     """Return the faces, int32 (F, 3): triangles, whose vertices exist."""
     if "face" not in ply or not ply["face"].count:
         return np.empty((0, 3), np.int32)
@@ -291,7 +309,9 @@ def _find_faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
 
 
 def _iter_notes(
-    ply: plyfile.PlyData, mesh: Mesh, color_names: Sequence[str]
+    ply: plyfile.PlyData,
+    mesh: Mesh,
+    color_names: Sequence[str],
 ) -> Iterator[SceneWarning]:
     """Iterate over what a mesh lacks, and what it has that is not used."""
     used = {*"xyz", *color_names, "alpha", *_FACE_LISTS}

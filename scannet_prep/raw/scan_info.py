@@ -34,7 +34,10 @@ class ScanInfo:
     scene_type: str | None
 
 
-def read_scan_info(path: Path, max_bytes: int = INFO.max_bytes) -> ScanInfo:
+def read_scan_info(
+    path: Path,
+    max_bytes: int = INFO.max_bytes,
+) -> ScanInfo:
     """Read a scan's metadata.
 
     Raises:

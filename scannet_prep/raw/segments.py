@@ -111,7 +111,10 @@ _IDS_DECODER = msgspec.json.Decoder(_SegmentIds, strict=False)
 _AGGREGATION_DECODER = msgspec.json.Decoder(Aggregation, strict=False)
 
 
-def read_segments(path: Path, max_bytes: int = SEGMENTS.max_bytes) -> Segmentation:
+def read_segments(
+    path: Path,
+    max_bytes: int = SEGMENTS.max_bytes,
+) -> Segmentation:
     """Read an over-segmentation.
 
     Raises:
@@ -122,7 +125,10 @@ def read_segments(path: Path, max_bytes: int = SEGMENTS.max_bytes) -> Segmentati
     return _read_document(path, max_bytes, _parse_segments)
 
 
-def read_aggregation(path: Path, max_bytes: int = AGGREGATION.max_bytes) -> Aggregation:
+def read_aggregation(
+    path: Path,
+    max_bytes: int = AGGREGATION.max_bytes,
+) -> Aggregation:
     """Read annotated groups.
 
     Raises:
@@ -167,7 +173,11 @@ def _number_contiguously(
     return raw_ids, index_of.take(values)
 
 
-def _read_document(path: Path, max_bytes: int, parse: Callable[[str], Document]) -> Document:
+def _read_document(
+    path: Path,
+    max_bytes: int,
+    parse: Callable[[str], Document],
+) -> Document:
     """Read a file that contains one JSON object."""
     data = read_file(path, max_bytes)
     with naming_file(path):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ _MAX_DEPTH = 2
 # The first match is the longest suffix: `.aggregation.json` is the end of another one.
 _SUFFIX = re.compile(f"({'|'.join(map(re.escape, KINDS))})\\Z")
 # Endings of the files that a scene could be made from.
-_INPUT_ENDINGS = (".ply", ".sens", ".segs.json", ".aggregation.json", ".tsv")
+_SCENE_ENDINGS = (".ply", ".sens", ".segs.json", ".aggregation.json")
 _HINT_LAYOUT = (
     "name the folder that holds scans/ and scans_test/, for example scans/scene0000_00/; "
     "to try the program without ScanNet data: scannet-prep demo"
@@ -135,7 +135,11 @@ def naming_file(path: Path) -> Iterator[None]:
         raise FileError(path, error.message, repair_hint(path)) from None
 
 
-def list_raw(raw_dir: Path, *, may_be_empty: bool = False) -> RawListing:
+def list_raw(
+    raw_dir: Path,
+    *,
+    may_be_empty: bool = False,
+) -> RawListing:
     """Find the scenes of a raw tree, without opening their files.
 
     A scene is found wherever files of its name lie together: in a folder of its own, or beside
@@ -156,34 +160,33 @@ def list_raw(raw_dir: Path, *, may_be_empty: bool = False) -> RawListing:
     if not raw_dir.is_dir():
         raise MissingFileError(raw_dir, "no such folder", _HINT_LAYOUT)
     found: dict[SceneId, list[RawScene]] = defaultdict(list)
+    unused: dict[Path, list[str]] = {}
+    with_scenes = set()
     shared = {}
     label_maps = []
-    findings = []
     for folder, names in _iter_folders(raw_dir):
-        scenes, unused = _find_in_folder(folder, names)
+        scenes, unused[folder] = _find_in_folder(folder, names)
         for scene in scenes:
             found[scene.scene_id].append(scene)
-        if unused or (folder.parent.name in _SCENE_DIRS and not scenes):
-            is_place = not _SCENE_DIRS.isdisjoint((folder.name, folder.parent.name))
-            looks_like_scene = any(name.endswith(_INPUT_ENDINGS) for name in unused)
-            message = f"{_NOT_USED}: {list_some(unused) or 'all files'}"
-            is_error = is_place and looks_like_scene and not scenes
-            findings.append(_report(folder, message, is_error=is_error))
+            with_scenes.add(folder)
         for name in SHARED_KINDS.keys() & names:
             shared[SHARED_KINDS[name]] = folder / name
         if LABEL_MAP in shared:
             label_maps.append(shared.pop(LABEL_MAP))
 
-    chosen = {scene_id: _choose(found[scene_id], findings) for scene_id in sorted(found)}
+    chosen = {}
+    for scene_id in sorted(found):
+        chosen[scene_id], *others = _order_folders(found[scene_id])
+        for other in others:
+            unused[other.directory] += [path.name for path in other.files.values()]
+    label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
+    for path in label_maps[1:]:
+        unused[path.parent].append(path.name)
+    findings = sort_findings(_iter_unused(unused, with_scenes))
     if not chosen and not may_be_empty:
         problem = "; ".join(["holds no scene folders", *map(str, findings[:1])])
         raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
-    label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
-    label_map = label_maps[0] if label_maps else None
-    findings += [
-        _report(path, f"not used: the label map is {label_map}") for path in label_maps[1:]
-    ]
-    return RawListing(chosen, label_map, shared, sort_findings(findings))
+    return RawListing(chosen, next(iter(label_maps), None), shared, findings)
 
 
 def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
@@ -209,7 +212,10 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
         folders[:] = sorted(inner)
 
 
-def _find_in_folder(folder: Path, names: Sequence[str]) -> tuple[list[RawScene], list[str]]:
+def _find_in_folder(
+    folder: Path,
+    names: Sequence[str],
+) -> tuple[list[RawScene], list[str]]:
     """Find the scenes whose files lie in a folder, and the names that are not used."""
     files: dict[str, dict[FileKind, Path]] = defaultdict(dict)
     unused = []
@@ -222,7 +228,7 @@ def _find_in_folder(folder: Path, names: Sequence[str]) -> tuple[list[RawScene],
             files[name[: match.start()]][KINDS[match[0]]] = folder / name
         elif SceneId.is_of_release(name):
             scenes.append(replace(_locate(name, folder / name, {}), problem=_NO_FOLDER))
-        elif name.endswith(_INPUT_ENDINGS) or folder.name in _SCENE_DIRS:
+        elif name.endswith((*_SCENE_ENDINGS, ".tsv")) or folder.name in _SCENE_DIRS:
             unused.append(name)
     for name, of_scene in files.items():
         # Many other files are named like the metadata.
@@ -233,7 +239,11 @@ def _find_in_folder(folder: Path, names: Sequence[str]) -> tuple[list[RawScene],
     return scenes, [name for name in unused if name != LABEL_MAP.suffix]
 
 
-def _locate(name: str, folder: Path, files: Mapping[FileKind, Path]) -> RawScene:
+def _locate(
+    name: str,
+    folder: Path,
+    files: Mapping[FileKind, Path],
+) -> RawScene:
     """Make a scene of the files of one name in a folder; its place tells splits, too."""
     scene = RawScene(SceneId(name), folder, files, find_official_split(name))
     place = folder.absolute()
@@ -248,19 +258,14 @@ def _locate(name: str, folder: Path, files: Mapping[FileKind, Path]) -> RawScene
     return replace(scene, problem=problem)
 
 
-def _choose(same: Sequence[RawScene], findings: list[Finding]) -> RawScene:
-    """Choose one of the folders of a scene, and note those that are not used."""
-    chosen, *others = sorted(same, key=_rank, reverse=True)
-    if chosen.split is Split.TEST and "scans" in chosen.directory.parts[-2:]:
-        findings.append(_report(chosen.directory, "lies in scans/, but is a test scene"))
+def _order_folders(same: Sequence[RawScene]) -> list[RawScene]:
+    """Order the folders of a scene: first the one to use, with its problem, then those to note."""
+    best, *others = sorted(same, key=_rank, reverse=True)
     for other in others:
-        if MESH in other.files and _rank(other) == _rank(chosen):
+        if MESH in other.files and _rank(other) == _rank(best):
             problem = f"has the same scene as {other.directory}, and both have a mesh; remove one"
-            return replace(chosen, problem=problem)
-        if other.files:
-            message = f"not used: {chosen.scene_id} is taken from {chosen.directory}"
-            findings.append(_report(other.directory, message))
-    return chosen
+            return [replace(best, problem=problem)]
+    return [best, *others]
 
 
 def _rank(scene: RawScene) -> tuple[bool, bool]:
@@ -271,13 +276,24 @@ def _rank(scene: RawScene) -> tuple[bool, bool]:
     return has_mesh, scene.directory.name == scene.scene_id
 
 
-def _report(path: Path, message: str, *, is_error: bool = False) -> Finding:
-    return Finding(
-        message=message,
-        subject=str(path),
-        severity="error" if is_error else "note",
-        hint=_HINT_OWN if is_error else "",
-    )
+def _iter_unused(
+    unused: Mapping[Path, Sequence[str]],
+    with_scenes: Container[Path],
+) -> Iterator[Finding]:
+    """Report the files that are not used, and folders without a scene in place of one."""
+    for folder, names in unused.items():
+        is_error = False
+        if folder not in with_scenes and {folder.name, folder.parent.name} & _SCENE_DIRS:
+            is_error = any(name.endswith(_SCENE_ENDINGS) for name in names)
+        elif not names:
+            continue
+        if names or folder.parent.name in _SCENE_DIRS:
+            yield Finding(
+                message=f"{_NOT_USED}: {list_some(names) or 'all files'}",
+                subject=str(folder),
+                severity="error" if is_error else "note",
+                hint=_HINT_OWN if is_error else "",
+            )
 
 
 def _find_above(raw_dir: Path) -> list[Path]:

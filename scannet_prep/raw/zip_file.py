@@ -22,7 +22,10 @@ _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, Valu
 
 
 @contextmanager
-def open_zip(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[zipfile.ZipFile]:
+def open_zip(
+    path: Path,
+    max_bytes: int = _MAX_BYTES,
+) -> Iterator[zipfile.ZipFile]:
     """Open a zip file of at most `max_bytes`.
 
     Raises:
@@ -48,7 +51,11 @@ def open_zip(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[zipfile.ZipFil
         yield archive
 
 
-def read_member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
+def read_member(
+    archive: zipfile.ZipFile,
+    path: Path,
+    name: str,
+) -> bytes:
     """Read a member of a zip file, which is compared with its CRC-32.
 
     Args:
@@ -67,7 +74,10 @@ def read_member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
         raise FileError(path, f"{name!r} in it is damaged: {error}") from None
 
 
-def check_zip(path: Path, max_bytes: int = _MAX_BYTES) -> None:
+def check_zip(
+    path: Path,
+    max_bytes: int = _MAX_BYTES,
+) -> None:
     """Decompress every member of a zip file of at most `max_bytes`, and compare it with its CRC-32.
 
     Raises:

@@ -77,6 +77,7 @@ class WarningKind(str, Enum):
         "groups taken from that",
         "doubt",
     )
+    TEST_IN_SCANS = "test_in_scans", "lies in scans/, but is a test scene"
     OTHER_SCENE = "other_scene", "{subject}", "", "doubt"
     NO_AGGREGATION = "no_aggregation", "no aggregation on disk: no instances and no ScanNet ids"
     NO_ALIGNMENT = (
