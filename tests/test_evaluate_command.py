@@ -195,6 +195,7 @@ FAULTS = [
     ("semantic", TEXT, b"1\n2\n", "prediction: found 2 vertices, expected 2,500"),
     ("semantic", TEXT, b"1\nchair\n", f"found 'chair', {NO_NUMBER}"),
     ("semantic", TEXT, b"3\n5.0\n", f"found '5.0', {NO_NUMBER}"),
+    ("semantic", TEXT, b"1\nx\n1\n", f"found 'x', {NO_NUMBER}"),
     ("semantic", TEXT, b"1-2\n", "found '1-2\\n', expected whole numbers"),
     ("semantic", TRAIN_IDS, np.array([{}]), "cannot be read as .npy"),
     ("semantic", SCORES, {"scores": np.zeros(3)}, "cannot be read as .npz: 'prob is not a file"),
@@ -381,7 +382,7 @@ def test_submission_of_instances_has_those_that_count(submission_place, tmp_path
 
     sizes = (100, 99, 300, 300, 300)
     scores = (0.5, 0.9, 0.001, 0.9, 0.25)
-    options = ("--min-score", "0.01", "--force", "--json")
+    options = ("--min-score", "0.25", "--force", "--json")
     report = submit(sizes, [2, 2, 3, 1, 19], scores, *options).json
 
     assert report["left_out"] == {"small": 100, "score": 100, "other": 100}

@@ -140,8 +140,10 @@ class IdCounts:
         label_set = declared.label_set
         totals = self._totals
         ids = list(declared.train_ids)
-        walls = totals[ids[label_set["wall"].train_id]]
-        floors = totals[ids[label_set["floor"].train_id]]
+        wall = ids[label_set["wall"].train_id]
+        floor = ids[label_set["floor"].train_id]
+        walls = totals[wall]
+        floors = totals[floor]
         unlabeled_ids = UNLABELED_IDS - declared.train_ids.keys()
         unlabeled = totals[list(unlabeled_ids)].sum()
         task = self._predictions.task
@@ -149,17 +151,16 @@ class IdCounts:
             problems.append(f"{unlabeled:,} vertices are unlabeled, but only {walls:,} are wall")
         stuff = walls + floors
         if task == "instance" and stuff:
-            problems.append(f"{stuff:,} of {totals.sum():,} instances are wall or floor")
+            total = totals.sum()
+            problems.append(f"{stuff:,} of {total:,} instances are wall or floor")
 
-        def count_differences(numbering: Numbering) -> int:
+        def count_differences(reading: tuple[Numbering, SemanticScores]) -> int:
+            numbering, _ = reading
             return len(numbering.train_ids.keys() ^ found)
 
-        best = declared
-        for numbering, _ in self._readings:
-            if count_differences(numbering) < count_differences(best):
-                best = numbering
-        is_smaller = len(best.label_set) < len(label_set)
-        if is_smaller and found <= best.train_ids.keys():
+        best, _ = min(self._readings, key=count_differences)
+        has_other_set = best.label_set != label_set
+        if has_other_set and found <= best.train_ids.keys():
             problems.append(f"all of the {len(found)} ids are {best.name}, too")
         return best
 
