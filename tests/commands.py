@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -203,6 +204,19 @@ def run_command(*words, environment=None, **options):
     outcome = run_words(*COMMAND, *words, env=env, **options)
     assert "Traceback" not in outcome.stderr, outcome.stderr
     return outcome
+
+
+def run_on_terminal(words, columns=100, typed=""):
+    """Run a command on a terminal, and return its exit status and what the terminal shows.
+
+    What is typed is typed ahead.
+    """
+    # COLUMNS would override the width of the terminal; readline and xdist set it.
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    line = f"stty rows 24 cols {columns}; {shlex.join(map(str, words))}"
+    script = shlex.join(["script", "-qec", line, "/dev/null"])
+    outcome = run_words("sh", "-c", f"printf %s {shlex.quote(typed)} | {script}", env=environment)
+    return outcome.status, outcome.stdout
 
 
 def start_command(*words, before=(), command=COMMAND, **options):

@@ -210,6 +210,14 @@ def fetch(server, data_dir, scene_ids=SCENES, *, types=("seg",), bar=None, jobs=
         return download.run(plan, jobs=jobs, progress=bar, accepts_terms=True)
 
 
+def fetch_whole(server, data_dir, scene_ids=SCENES, **options):
+    """Download, and check that the folder has what the server has."""
+    report = fetch(server, data_dir, scene_ids, **options)
+    assert not report.failures, report.failures
+    assert fetched(data_dir) == digests(server.root)
+    return report
+
+
 def failed_names(report):
     """Return the names of the files that failed."""
     return sorted(finding.subject.rpartition("/")[2] for finding in report.failures)

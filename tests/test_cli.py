@@ -3,17 +3,24 @@
 import contextlib
 import io
 import json
-import os
 import re
 import shlex
 import signal
 import subprocess
-import textwrap
 import time
 from pathlib import Path
 
 import pytest
-from commands import COMMAND, PYTHON, SCENES, Outcome, run_command, run_main, run_words
+from commands import (
+    COMMAND,
+    PYTHON,
+    SCENES,
+    Outcome,
+    run_command,
+    run_main,
+    run_on_terminal,
+    run_words,
+)
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
@@ -24,15 +31,6 @@ from scannet_prep.cli.main import main, make_parser
 PARSER = make_parser()
 COMMANDS = [*PARSER._subparsers._group_actions[0].choices]
 INTERRUPTED = "interrupted: run the same command again\n"
-
-
-def run_on_terminal(words, columns=100):
-    """Run a command on a terminal, and return its exit status and what the terminal shows."""
-    # COLUMNS would override the width of the terminal; readline and xdist set it.
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    line = f"stty rows 24 cols {columns}; {shlex.join(map(str, words))}"
-    outcome = run_words("script", "-qec", line, "/dev/null", env=environment)
-    return outcome.status, outcome.stdout
 
 
 def test_help_lists_commands_and_exit_statuses():
@@ -382,48 +380,7 @@ def test_bar_fits_the_terminal(columns, widest, whole_dir):
     assert "100%" not in run_main(*words[len(COMMAND) :]).stderr
 
 
-@pytest.mark.parametrize(
-    ("body", "columns", "pattern"),
-    [
-        pytest.param(
-            """
-            progress.status("7,766/7,766 files")
-            progress.advance(20_900_000_000)
-            """,
-            60,
-            r"download: 100%\|.*\| 20\.9G/21\.0G \[",
-            id="bytes in 60 columns",
-        ),
-        pytest.param(
-            """
-            progress.advance(9_450_000_000)
-            for text in ("3,412/7,766 files", "down, retry in 30 s", "3,413/7,766 files"):
-                time.sleep(0.2)
-                progress.status(text)
-            """,
-            80,
-            r"down, retry in 30 s\]",
-            id="a status while nothing is counted",
-        ),
-        pytest.param("progress.note('not recorded')", 80, "^not recorded", id="a note above"),
-    ],
-)
-def test_bar_shows(body, columns, pattern):
-    program = f"""if True:
-        import time
-        from scannet_prep.cli.console import Console
-        progress = Console()
-        with progress.work("download", 21_000_000_000, "B"):
-{textwrap.indent(textwrap.dedent(body), " " * 12)}
-    """
-
-    _, shown = run_on_terminal([PYTHON, "-c", program], columns)
-
-    lines = shown.replace("\r", "\n").splitlines()
-    assert any(re.search(pattern, line) and len(line) <= columns for line in lines)
-
-
-def test_rate_falls_when_less_arrives_while_a_status_is_shown():
+def test_bar_shows_bytes_a_status_while_nothing_is_counted_and_notes_above():
     program = """if True:
         import time
         from scannet_prep.cli.console import Console
@@ -433,12 +390,19 @@ def test_rate_falls_when_less_arrives_while_a_status_is_shown():
             progress.advance(9_450_000_000)
             for _ in range(20):
                 time.sleep(0.11)
-                progress.status("3,412/7,766 files")
+                progress.status("waiting for the server")
                 progress.advance()
+            progress.note("not recorded")
+            progress.status("7,766/7,766 files")
+            progress.advance(11_500_000_000)
     """
 
     _, shown = run_on_terminal([PYTHON, "-c", program], 80)
 
-    # The last rate is the mean of the whole run.
-    *rates, _ = re.findall(r"([0-9.]+[kMG]?)B/s, 3,412/7,766", shown)
+    lines = shown.replace("\r", "\n").splitlines()
+    assert "not recorded" in [line.strip() for line in lines]
+    assert re.search(r"download: 100%\|.*\| 21\.0G/21\.0G \[.* 7,766/7,766 files\]", lines[-1])
+    assert max(map(len, lines)) <= 80
+    # Less and less arrives each second.
+    rates = re.findall(r"([0-9.]+[kMG]?)B/s, waiting for the server\]", shown)
     assert rates[-1] != rates[0]

@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import subprocess
 import zipfile
 
 import pytest
-from commands import COMMAND, Outcome, digests, run_command, run_main
+from commands import COMMAND, digests, run_command, run_main, run_on_terminal
 from downloads import MESH, SCENES, Bar, failed_names, fetch, fetched, words
 from large_files import DEPTH, make_stream, make_zip
 from release_server import Status, at, ending, scene_url_path
@@ -217,25 +216,6 @@ SIGNING = (TERMS_URL, "institution", "scannet@googlegroups.com", "within a week"
 QUESTION = "[y/N]"
 
 
-def run_at_terminal(answer, *arguments):
-    """Run the command with a terminal for its input and its messages, and type an answer ahead."""
-    leader, follower = os.openpty()
-    os.write(leader, answer.encode())
-    with open(follower, "wb") as terminal:  # noqa: PTH123 - a descriptor
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            stderr=terminal,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        shown = os.read(leader, 1 << 16).decode().replace("\r\n", "\n")
-    os.close(leader)
-    return Outcome(done.returncode, done.stdout, shown)
-
-
 @pytest.fixture
 def unaccepted(server, tmp_path):
     """The command that downloads a scene, without --accept-terms."""
@@ -244,26 +224,27 @@ def unaccepted(server, tmp_path):
 
 
 def test_terms_are_asked_once_at_a_terminal_and_recorded(unaccepted, tmp_path):
-    outcome = run_at_terminal("Yes\n", *unaccepted)
-    assert outcome.status == 0, outcome.stderr
-    shown = " ".join(outcome.stderr.split())
+    status, shown = run_on_terminal([*COMMAND, *unaccepted], typed="Yes\n")
+    assert status == 0, shown
+    shown = " ".join(shown.split())
     assert [text for text in (*SIGNING, QUESTION) if text not in shown] == []
     assert TERMS_URL in (tmp_path / "data/terms_accepted.txt").read_text()
-    again = run_at_terminal("", *unaccepted)
-    assert again.status == 0
-    assert QUESTION not in again.stderr
+    status, shown = run_on_terminal([*COMMAND, *unaccepted])
+    assert status == 0
+    assert QUESTION not in shown
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "\x04", "yesterday\n"])
 def test_any_other_answer_is_status_2_and_touches_nothing(server, unaccepted, tmp_path, answer):
-    assert run_at_terminal(answer, *unaccepted).status == 2
+    status, _ = run_on_terminal([*COMMAND, *unaccepted], typed=answer)
+    assert status == 2
     assert server.requests() == list(tmp_path.iterdir()) == []
 
 
 def test_terms_without_a_terminal_are_an_error(server, unaccepted, tmp_path):
-    with_json = run_at_terminal("y\n", *unaccepted, "--json")
-    assert with_json.status == 2
-    assert QUESTION not in with_json.stderr
+    status, shown = run_on_terminal([*COMMAND, *unaccepted, "--json"], typed="y\n")
+    assert status == 2
+    assert QUESTION not in shown
     outcome = run_command(*unaccepted)
     assert outcome.status == 2
     assert [text for text in (*SIGNING, "--accept-terms") if text not in outcome.stderr] == []

@@ -20,6 +20,7 @@ from downloads import (
     Bar,
     failed_names,
     fetch,
+    fetch_whole,
     fetched,
     finished,
     random_faults,
@@ -76,8 +77,7 @@ def test_passing_faults_leave_no_trace(server, tmp_path, names, etag):
     pairs = zip(SCENES, names, strict=False)
     server.faults = [at(scene_url_path(scene_id, MESH), *PASSING[name]) for scene_id, name in pairs]
     server.etag = etag
-    assert not fetch(server, tmp_path).failures
-    assert fetched(tmp_path) == digests(server.root)
+    fetch_whole(server, tmp_path)
     # urllib3 does not close an answer with two lengths, `Content-Length: 1, 2`. No later test
     # should meet its socket.
     gc.collect()
@@ -104,9 +104,8 @@ def test_versions_are_never_mixed(server, tmp_path, etag, second, ranges):
     server.has_last_modified = False
     server.faults = [at(MESH_PATH, Cut(40_000), second)]
     server.change = change_middle_at_first
-    assert not fetch(server, tmp_path).failures
+    fetch_whole(server, tmp_path)
     assert [request.range for request in server.requests(MESH_PATH)] == ranges
-    assert fetched(tmp_path) == digests(server.root)
 
 
 def test_bytes_of_unknown_origin_are_replaced_and_links_are_not_followed(server, tmp_path):
@@ -125,8 +124,7 @@ def test_bytes_of_unknown_origin_are_replaced_and_links_are_not_followed(server,
     outside = tmp_path / "outside"
     outside.write_text("somebody's")
     (folder / f".{SCENE}{MESH}.part").symlink_to(outside)
-    assert not fetch(server, tmp_path / "data").failures
-    assert fetched(tmp_path / "data") == digests(server.root)
+    fetch_whole(server, tmp_path / "data")
     assert outside.read_text() == "somebody's"
 
 
@@ -145,9 +143,8 @@ def test_received_bytes_are_kept_for_the_next_run(server, tmp_path, fault, reaso
     assert failure.message == reason
     assert not list(tmp_path.rglob(f"{SCENE}{MESH}"))
     server.faults = []
-    assert not fetch(server, tmp_path).failures
+    fetch_whole(server, tmp_path)
     assert server.bytes_sent_again(MESH_PATH) == 0
-    assert fetched(tmp_path) == digests(server.root)
 
 
 @pytest.mark.parametrize(
@@ -274,9 +271,7 @@ def test_no_file_is_given_up_while_all_requests_fail(server, tmp_path, name):
     # More than the tries of a file, as far as they take no time.
     count = {"silence": 9, "pause requested": 6}.get(name, 40)
     server.faults = [between(4, 4 + count, OUTAGES[name])]
-    report = fetch(server, tmp_path)
-    assert not report.failures, report.failures
-    assert fetched(tmp_path) == digests(server.root)
+    fetch_whole(server, tmp_path)
     assert len(server.requests()) <= 13 + 2 * count
 
 
@@ -303,8 +298,7 @@ def test_unreachable_server_is_waited_for_with_a_reason(server, tmp_path):
 
     server.faults = [at(MESH_PATH, Set(is_down=True))]
     threading.Thread(target=start_again, daemon=True).start()
-    assert not fetch(server, tmp_path, bar=bar).failures
-    assert fetched(tmp_path) == digests(server.root)
+    fetch_whole(server, tmp_path, bar=bar)
     assert bar.left == 0
     assert bar.statuses[-1] == "13/13 files"
 
