@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -52,6 +51,8 @@ _CONNECTION_NAME = re.compile(
     r"\w+_PROXY|\w+_CA_BUNDLE|SSL_CERT_\w+|SCANNET_PREP_\w+", re.IGNORECASE
 )
 _NETWORK_NAME = re.compile(r"(TORCH_)?NCCL_\w+|GLOO_\w+")
+# The point budget of a batch, for the plan of the epoch that the ranks compare.
+_MAX_POINTS = 600_000
 _SUMMED_BYTES = 64 << 20
 _HINT_RANKS = (
     "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp "
@@ -248,22 +249,17 @@ def compare_ranks(place: str) -> Finding:
     from torch import distributed
 
     from scannet_prep.training.dataset import ScanNet
+    from scannet_prep.training.samplers import PointBudgetBatchSampler
 
     dataset = ScanNet(place, split="train")
-    versions = f"scannet-prep {VERSION}, numpy {metadata.version('numpy')}"
-    facts = f"{len(dataset)} scenes, digest {dataset.digest}, {versions}"
     timeout = timedelta(seconds=RANK_TIME_LIMIT_S)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backend, timeout=timeout)
-    ranks = [("", "")] * distributed.get_world_size()
-    distributed.all_gather_object(ranks, (facts, socket.gethostname()))
-
-    lines = []
-    for rank, (found, host) in enumerate(ranks):
-        lines.append(f"rank {rank} on {host}: {found}")
-    if len(dict(ranks)) > 1:
-        return _problem("; ".join(lines), "give all ranks the same scenes and versions")
-    return _ok("; ".join(lines))
+    sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS)
+    # The first iteration raises UsageError on all ranks if one of them differs.
+    next(iter(sampler))
+    rank_count = distributed.get_world_size()
+    return _ok(f"{rank_count} ranks have the same {len(dataset)} scenes and versions")
 
 
 def time_all_reduce() -> Finding:

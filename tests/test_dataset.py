@@ -21,9 +21,7 @@ from training_sources import KINDS, SIZES, TRAIN, check_same, draw, process_into
 from scannet_prep import (
     SCANNET20,
     SCANNET200,
-    PointBudgetBatchSampler,
     ScanNet,
-    collate,
     read_processed,
 )
 from scannet_prep.errors import (
@@ -35,7 +33,6 @@ from scannet_prep.errors import (
 )
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
-from scannet_prep.transforms import Compose, CropPoints, Drop, GridSample
 
 BOTH_SETS = pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200], ids=lambda one: one.name)
 SEVERAL_KINDS = pytest.mark.parametrize("stored", ["folder", "archive", "url"], indirect=True)
@@ -147,9 +144,6 @@ def test_several_splits_are_one_dataset(stored):
     assert both.class_counts().tolist() == (train.class_counts() + val.class_counts()).tolist()
     for part in (train, val):
         check_same(both[part.scene_ids[0]], part[0])
-    sampler = PointBudgetBatchSampler(both, max_points=1600, rank=0, world_size=1)
-    batches = [collate([both[key] for key in keys]) for keys in sampler]
-    assert sorted(name for batch in batches for name in batch["scene_ids"]) == both.scene_ids
 
 
 @pytest.mark.parametrize("kind", ["ids", "file", "name of a file", "indices"])
@@ -333,18 +327,6 @@ def test_only_listed_points_keep_label_and_instance(source, tmp_path, kind):
     assert limited.class_counts().tolist() == expected_counts.tolist()
     few = ScanNet(source, split="train", points={TRAIN[2]: [1]}, scenes=[TRAIN[2]], keys=["points"])
     assert np.flatnonzero(few[0]["annotated"]).tolist() == [1]
-
-
-def test_transforms_keep_annotated_points_and_batches_mark_them(source):
-    points = {scene_id: range(0, 500, 3) for scene_id in TRAIN}
-    transform = Compose(Drop(0.9), GridSample(0.5))
-    dataset = ScanNet(source, split="train", points=points, transform=transform)
-    batch = collate([dataset[0], dataset[1]])
-
-    assert batch["annotated"].sum() == 2 * len(range(0, 500, 3))
-    assert (batch["labels"][~batch["annotated"]] == -1).all()
-    cropped = ScanNet(source, split="train", points=points, transform=CropPoints(100))[0]
-    assert len(cropped["annotated"]) == 100
 
 
 def test_other_files_of_points_are_refused_without_executing_them(training_folder, tmp_path):

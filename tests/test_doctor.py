@@ -253,13 +253,12 @@ def test_ranks_that_agree_add_numbers_and_others_are_named(training_folder, tmp_
     assert statuses == [0, 0]
     found = [[check["path"], check["severity"]] for check in checks[0]]
     assert found == [["ranks", "ok"], ["all-reduce", "ok"]]
-    assert checks[0][0]["message"].count(": 8 scenes, digest ") == 2
-    assert "rank 1 on " in checks[0][0]["message"]
+    assert checks[0][0]["message"] == "2 ranks have the same 8 scenes and versions"
     assert "67.1 MB on cpu in " in checks[0][1]["message"]
 
     for places, count, text in (
         ([tmp_path / "none"], 2, f"{tmp_path / 'none'}: no such file or folder"),
-        ([training_folder, other_dir], 2, "digest "),
+        ([training_folder, other_dir], 2, "rank 1 has digest="),
         ([training_folder], 2, "1/2 clients joined"),
         ([training_folder], 0, "variable RANK expected, but not set"),
     ):

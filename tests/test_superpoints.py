@@ -149,21 +149,6 @@ def test_rounded_thresholds_give_the_segments_of_the_oracle(seed):
         assert segments == oracles.mesh_segments(points, faces, threshold, 0)
 
 
-@given(meshes(), THRESHOLDS, SIZES, st.data())
-@settings(max_examples=60)
-def test_order_of_vertices_changes_only_the_numbers(mesh, threshold, min_vertices, data):
-    points, faces = mesh
-    order = data.draw(st.permutations(range(len(points))))
-    new_faces = [[order.index(vertex) for vertex in face] for face in faces]
-
-    segments = segment(np.array(points)[order], new_faces, threshold, min_vertices)
-
-    expected = np.array(segment(points, faces, threshold, min_vertices))[order]
-    # Each segment has one number in the one result, and one in the other.
-    pairs = set(zip(segments, expected.tolist(), strict=True))
-    assert len(pairs) == len(set(segments)) == len(set(expected.tolist()))
-
-
 FORMS_OF_POINTS = [
     POINTS.astype(np.float64),
     POINTS.astype(np.float16),
