@@ -200,6 +200,7 @@ FAULTS = [
     ("semantic", TRAIN_IDS, np.array([{}]), "cannot be read as .npy"),
     ("semantic", SCORES, {"scores": np.zeros(3)}, "cannot be read as .npz: 'prob is not a file"),
     ("semantic", SCORES, {"prob": np.full((2500, 21), np.nan)}, NO_SCORES),
+    ("semantic", SCORES, {"prob": np.zeros((2500, 0))}, "prob: found float64 (2500, 0), expected"),
     ("semantic", SCORES, b"PK\x03\x04junk", "cannot be read as .npz"),
     ("instance", TEXT, b"a.txt 5\n", f"found 'a.txt 5', {NO_MASK}"),
     ("instance", TEXT, b"a.txt 5 nan\n", "scores: found float64 (1,), expected 1 finite numbers"),

@@ -111,8 +111,8 @@ class Predictions(NamedTuple):
             [ids] = load_arrays(path, "")
             return ids
         [scores] = load_arrays(path, "prob")
-        is_table = scores.ndim == 2 and scores.dtype.kind == "f"
-        if not is_table or np.isnan(scores).any():
+        is_table = scores.ndim == 2 and scores.size > 0
+        if not is_table or scores.dtype.kind != "f" or np.isnan(scores).any():
             found = describe_array(scores)
             raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
         columns = scores.argmax(axis=1)

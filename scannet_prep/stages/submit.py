@@ -159,13 +159,11 @@ def _find_parts(folder: Path, task: Task, label_set: LabelSet) -> dict[str, Pred
     """
     scene_ids = official_scenes(Split.TEST)
     parts = {"": find_predictions(folder, task, label_set, scene_ids)}
-    if not parts[""].paths:
-        folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-        found = {
-            f"{path.name}/": find_predictions(path, task, label_set, scene_ids) for path in folders
-        }
-        if len(found) == _PART_COUNT:
-            parts = found
+    folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+    if not parts[""].paths and len(folders) == _PART_COUNT:
+        parts = {}
+        for path in folders:
+            parts[f"{path.name}/"] = find_predictions(path, task, label_set, scene_ids)
     for predictions in parts.values():
         predictions.check_scenes(scene_ids, _HINT_MISSING)
     return parts
