@@ -330,7 +330,7 @@ def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp
 
     found = {}
     for scene_id, scene in listing.scenes.items():
-        for path in scene.files.values() or [scene.directory / "x"]:
+        for path in [*map(scene.path, scene.files)] or [scene.directory / "x"]:
             name = str(path.relative_to(tmp_path)).removesuffix("x")
             found[name] = (scene_id, scene.split)
         assert scene.problem == ""

@@ -20,7 +20,7 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scannet_prep.base.findings import Finding, sort_findings
@@ -76,7 +76,7 @@ class RawScene:
     Attributes:
         scene_id: Its name.
         directory: The folder that holds its files.
-        files: Those that are there, by kind.
+        files: The kinds of those that are there.
         split: The split of the official lists; for an own scene, that of its place, such as `scans`
             or `val`. None if neither tells it.
         problem: The reason why the scene cannot be used, without the folder's name; empty if it
@@ -85,7 +85,7 @@ class RawScene:
 
     scene_id: SceneId
     directory: Path
-    files: Mapping[FileKind, Path] = field(default_factory=dict, hash=False)
+    files: tuple[FileKind, ...] = ()
     split: Split | None = None
     problem: str = ""
 
@@ -178,7 +178,7 @@ def list_raw(
     for scene_id in sorted(found):
         chosen[scene_id], *others = _order_folders(found[scene_id])
         for other in others:
-            unused[other.directory] += [path.name for path in other.files.values()]
+            unused[other.directory] += [other.path(kind).name for kind in other.files]
     label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
     for path in label_maps[1:]:
         unused[path.parent].append(path.name)
@@ -217,35 +217,36 @@ def _find_in_folder(
     names: Sequence[str],
 ) -> tuple[list[RawScene], list[str]]:
     """Find the scenes whose files lie in a folder, and the names that are not used."""
-    files: dict[str, dict[FileKind, Path]] = defaultdict(dict)
+    kinds: dict[str, list[FileKind]] = defaultdict(list)
     unused = []
     scenes = []
     if not names and SceneId.is_of_release(folder.name):
-        scenes.append(_locate(folder.name, folder, {}))
+        scenes.append(_locate(folder.name, folder))
     for name in names:
         match = _SUFFIX.search(name)
-        if match is not None and SceneId.is_valid(name[: match.start()]):
-            files[name[: match.start()]][KINDS[match[0]]] = folder / name
+        stem = name[: match.start()] if match else ""
+        if match and (stem in kinds or SceneId.is_valid(stem)):
+            kinds[stem].append(KINDS[match[0]])
         elif SceneId.is_of_release(name):
-            scenes.append(replace(_locate(name, folder / name, {}), problem=_NO_FOLDER))
+            scenes.append(replace(_locate(name, folder / name), problem=_NO_FOLDER))
         elif name.endswith((*_SCENE_ENDINGS, ".tsv")) or folder.name in _SCENE_DIRS:
             unused.append(name)
-    for name, of_scene in files.items():
+    for name, of_scene in kinds.items():
         # Many other files are named like the metadata.
-        if of_scene.keys() != {INFO} or name == folder.name:
+        if of_scene != [INFO] or name == folder.name:
             scenes.append(_locate(name, folder, of_scene))
         elif SceneId.is_of_release(name):
-            unused.append(of_scene[INFO].name)
+            unused.append(f"{name}{INFO.suffix}")
     return scenes, [name for name in unused if name != LABEL_MAP.suffix]
 
 
 def _locate(
     name: str,
     folder: Path,
-    files: Mapping[FileKind, Path],
+    files: Sequence[FileKind] = (),
 ) -> RawScene:
     """Make a scene of the files of one name in a folder; its place tells splits, too."""
-    scene = RawScene(SceneId(name), folder, files, find_official_split(name))
+    scene = RawScene(SceneId(name), folder, tuple(files), find_official_split(name))
     place = folder.absolute()
     splits = _PLACES.get(place.name) or _PLACES.get(place.parent.name)
     if splits is None or scene.split in splits:

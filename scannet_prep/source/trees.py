@@ -69,11 +69,11 @@ class RawTree(Place):
         self._raw_scenes = self._listing.scenes
         # A tree may hold other files on purpose, for example only sensor streams.
         self._is_for_segmentation = any(
-            _OF_SEGMENTATION & scene.files.keys() for scene in self._raw_scenes.values()
+            _OF_SEGMENTATION.intersection(scene.files) for scene in self._raw_scenes.values()
         )
         scenes = {}
         for scene_id, scene in self._raw_scenes.items():
-            paths = [path for path in scene.files.values() if path.exists()]
+            paths = [path for path in map(scene.path, scene.files) if path.exists()]
             size_bytes = sum(path.stat().st_size for path in paths)
             scenes[str(scene_id)] = PlaceScene(scene.split or "", 0, size_bytes)
         super().__init__(str(folder), scenes)
@@ -98,12 +98,13 @@ class RawTree(Place):
 
     def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
         """Find the files of a scene."""
-        return dict.fromkeys(self._raw_scenes[SceneId(scene_id)].files.values())
+        scene = self._raw_scenes[SceneId(scene_id)]
+        return dict.fromkeys(map(scene.path, scene.files))
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Check the files of a scene: those for segmentation together, the others alone."""
         scene = self._raw_scenes[SceneId(scene_id)]
-        files = dict(scene.files)
+        files = {kind: scene.path(kind) for kind in scene.files}
         findings = self._compare_with_records(scene.directory, scene_id)
         if self._is_for_segmentation:
             has_labels = release.LABELS_MESH in files
