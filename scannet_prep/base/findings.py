@@ -59,7 +59,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
             subject: The subject otherwise: a file, a folder or an address.
             scene_id: The scene; empty if the fault concerns none.
         """
-        problem, hint, trace = _explain(error)
+        hint = ""
+        trace = ""
+        if isinstance(error, ScanNetPrepError):
+            problem = error.message
+            hint = error.hint
+        elif isinstance(error, MemoryError):
+            problem = "memory ran out"
+            hint = "try again with fewer workers"
+        elif isinstance(error, OSError):
+            problem = f"cannot be read: {error.strerror or error}"
+        else:
+            # All errors that users can cause have been handled above, so this one is a bug.
+            problem = f"unforeseen {type(error).__name__}: {error}"
+            hint = "please report this"
+            trace = "".join(traceback.format_exception(error))
         place = str(subject)
         if isinstance(error, FileError):
             place = error.place
@@ -80,24 +94,6 @@ def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort findings by severity, scene and subject, and drop repeated ones."""
     unique = dict.fromkeys(findings)
     return tuple(sorted(unique, key=attrgetter("severity", "scene_id", "subject")))
-
-
-def _explain(error: Exception) -> tuple[str, str, str]:
-    """Describe an exception to users.
-
-    Returns:
-        The problem; a hint, which may be empty; and, if the exception is a bug of this program,
-        its traceback, otherwise empty.
-    """
-    if isinstance(error, ScanNetPrepError):
-        return error.message, error.hint, ""
-    if isinstance(error, MemoryError):
-        return "memory ran out", "try again with fewer workers", ""
-    if isinstance(error, OSError):
-        return f"cannot be read: {error.strerror or error}", "", ""
-    # All errors that users can cause have been handled above, so this one is a bug.
-    trace = "".join(traceback.format_exception(error))
-    return f"unforeseen {type(error).__name__}: {error}", "please report this", trace
 
 
 def _printable(text: str) -> str:

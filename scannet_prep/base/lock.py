@@ -49,10 +49,8 @@ def run_lock(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have removed this file, and another run may have made a new one.
             is_taken = not os.path.samestat(os.fstat(file.fileno()), path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            is_taken = True
-        except OSError:  # a file system without locks
-            is_taken = False
+        except OSError as error:  # otherwise, a file system without locks
+            is_taken = isinstance(error, (BlockingIOError, FileNotFoundError))
         if is_taken:
             raise OutputError(f"{folder}: another run is working in this folder", _HINT_LOCKED)
         try:

@@ -123,23 +123,6 @@ class Console(Progress):
         for hint in hints.values():
             self.warn(hint)
 
-    @property
-    def can_ask(self) -> bool:
-        """Whether a person can answer: at a terminal, without `--json`."""
-        # Python has no standard input if its descriptor was closed (`<&-`).
-        has_input = sys.stdin is not None and sys.stdin.isatty()
-        return has_input and sys.stderr.isatty() and not self.is_json
-
-    def ask(self, question: str) -> bool:
-        """Ask a question on standard error.
-
-        Returns:
-            True for `y` or `yes`. Any other answer is a no, and so is the end of the input.
-        """
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-        answer = sys.stdin.readline().strip()
-        return answer.lower() in {"y", "yes"}
-
     @contextmanager
     def work(self, title: str, total: int, unit: str) -> Iterator[None]:
         """Show the progress of a piece of work. On a terminal, the last state of the bar stays."""

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -132,20 +133,22 @@ def _asks_for_terms(plan: DownloadPlan, console: Console) -> bool:
     """Ask at a terminal, once, whether the terms of use are accepted."""
     from scannet_prep.stages.download import HOW_TO_SIGN, has_accepted_terms
 
-    if has_accepted_terms(plan.data_dir) or not console.can_ask:
+    # Python has no standard input if its descriptor was closed (`<&-`).
+    has_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    if has_accepted_terms(plan.data_dir) or console.is_json or not has_terminal:
         return False
     console.warn(f"ScanNet is for those who have signed its Terms of Use. {HOW_TO_SIGN}")
-    return console.ask("Have you signed the terms, and do you accept them?")
+    console.warn("Have you signed the terms, and do you accept them? [y/N]")
+    answer = sys.stdin.readline().strip()
+    return answer.lower() in {"y", "yes"}
 
 
 def _show_plan(plan: DownloadPlan, facts: dict[str, Any]) -> Outcome:
     """Show how many files of each type exist, and how much is to be fetched."""
     present = Counter(file.kind for file in plan.present)
-    kinds = []
     rows = []
     for kind, count in Counter(file.kind for file in plan.files).items():
         there = present[kind]
-        kinds.append({"type": kind.suffix, "files": count, "present": there})
         size = format_bytes(kind.typical_bytes * (count - there))
         rows.append([kind.suffix, f"{count:,}", f"{there:,}", size])
     missing = count_of(len(plan.missing), "file")
@@ -159,6 +162,5 @@ def _show_plan(plan: DownloadPlan, facts: dict[str, Any]) -> Outcome:
         "files": len(plan.files),
         "present": len(plan.present),
         "missing_bytes": plan.missing_bytes,
-        "kinds": kinds,
     }
     return Outcome(facts, lines)
