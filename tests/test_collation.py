@@ -187,7 +187,8 @@ def test_changed_and_copied_batches_are_sent_as_they_are(worker):
     batch = make_large_batch()
     changed = Batch(batch, half=batch["points"][::2], labels=batch["labels"] + 1, more=[1])
     check_same(send(changed), changed)
-    check_same(send(Batch(batch, offset=np.arange(2))), {**batch, "offset": np.arange(2)})
+    del changed["offset"]
+    check_same(send(changed), changed)
     for made in (pickle.loads(pickle.dumps(batch)), copy.copy(batch), copy.deepcopy(batch)):
         check_same(made, batch)
 

@@ -92,7 +92,7 @@ def hand_over(values: dict[str, Any]) -> tuple[Any, ...]:
         The arguments of `receive`, to be pickled by multiprocessing.
     """
     for block in tuple(_blocks):
-        if np.may_share_memory(block.memory, values["offset"]):
+        if np.may_share_memory(block.memory, values.get("offset")):
             with suppress(OSError):
                 return _share(values, block)
     return (pickle.dumps(values),)
@@ -133,7 +133,7 @@ def receive(
 ) -> dict[str, Any]:
     """Return the values that a worker has handed over."""
     buffers = []
-    if shared is not None:
+    if shared:
         file = shared.detach()
         memory = memoryview(mmap.mmap(file, 0))
         # The mapping has a descriptor of its own.
