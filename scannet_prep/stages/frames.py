@@ -376,5 +376,6 @@ _STAGE = Stage(
     read=_read_manifest,
     write=lambda *_: None,  # each scene has its own record
     finish=_count_extracted,
+    makes_folders=True,
 )
 _FETCHING = replace(_STAGE, make=_fetch_scene, find_outdated=_find_fetched, finish=_finish_fetching)

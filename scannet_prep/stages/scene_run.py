@@ -66,6 +66,7 @@ class Stage:
         find_outdated: Lists earlier versions of a scene, which are removed, by its task and its
             outcome.
         finish: Called with plan and manifest when all tasks are done; returns remarks.
+        makes_folders: Whether `make` makes a folder for each scene, in `WORK_NAME`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Stage:
     write: Callable[[Path, Any], None]
     find_outdated: Callable[[Any, Any], Iterable[Path]] = find_nothing
     finish: Callable[[Any, Any], Sequence[Finding]] = find_nothing
+    makes_folders: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,7 @@ def run(
             notes = plan.stage.finish(plan, record.manifest)
         finally:
             record.save()
-            remove_temporaries(out_dir)
-            if plan.tasks:
-                _remove_leftovers(out_dir)
+            _remove_leftovers(plan)
     return RunReport(
         out_dir=out_dir,
         made=tuple(sorted(record.made)),
@@ -191,10 +191,13 @@ def run(
     )
 
 
-def _remove_leftovers(out_dir: Path) -> None:
-    """Remove what workers that were lost have left, in this run or in one that was killed."""
-    shutil.rmtree(out_dir / WORK_NAME, ignore_errors=True)
-    remove_temporaries(*(Path(folder) for folder, _, _ in os.walk(out_dir)))
+def _remove_leftovers(plan: RunPlan) -> None:
+    """Remove what workers that were lost have left, in this run or in an earlier one."""
+    shutil.rmtree(plan.out_dir / WORK_NAME, ignore_errors=True)
+    for folder, names, _ in os.walk(plan.out_dir):
+        remove_temporaries(Path(folder))
+        if plan.stage.makes_folders:
+            names.clear()
 
 
 class _RunState:
