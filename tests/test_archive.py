@@ -27,6 +27,7 @@ from commands import PYTHON, TRAIN, VAL, limited_memory, run_main, run_words
 from extras import needing
 
 from scannet_prep import ScanNet
+from scannet_prep.archive import seekable
 from scannet_prep.archive.format import Archive, find_owner, open_archive
 from scannet_prep.archive.seekable import PipedFrames, SeekableFrames, compress, encode_members
 from scannet_prep.errors import ArchiveError
@@ -211,7 +212,7 @@ def test_forgery_is_an_error_and_nothing_is_written_outside(name, unpack, tmp_pa
     assert "Traceback" not in outcome.stderr
 
 
-def test_small_hostile_archive_takes_no_memory_and_no_time():
+def test_small_hostile_archive_takes_no_memory_and_no_time(packed, monkeypatch):
     """Frames of zeros that declare a wrong size, a huge size, or no size."""
     zeros = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(bytes(1 << 29))
     header = encode_members({TXT: b""})
@@ -226,6 +227,10 @@ def test_small_hostile_archive_takes_no_memory_and_no_time():
             assert len(data) < 100_000
             assert read_intact(by_index, data)[1] != 0
             assert read_intact(as_pipe, data)[1] != 0
+    # The scene of zeros is too large then.
+    monkeypatch.setattr(seekable, "MAX_FRAME_BYTES", 1_000_000)
+    for way in (by_index, as_pipe):
+        assert read_intact(way, packed.read_bytes())[1] > 0
 
 
 OTHER_TAR = compress(encode_members({"x.txt": b"x"}) + bytes(1024), 3)

@@ -111,10 +111,9 @@ def write_dangling(raw_dir):
     (raw_dir / f"scans/{TRAIN}/{TRAIN}.sens").symlink_to("nowhere")
 
 
-def write_large(raw_dir):
-    path = raw_dir / f"scans/{TRAIN}/{TRAIN}.sens"
-    with path.open("wb") as file:
-        file.truncate((1 << 30) + 1)
+def write_large(raw_dir, size_bytes=(1 << 30) + 1):
+    with (raw_dir / f"scans/{TRAIN}/{TRAIN}.sens").open("wb") as file:
+        file.truncate(size_bytes)
 
 
 def flatten(raw_dir):
@@ -135,6 +134,7 @@ REFUSALS = {
     "named pipe": ("raw", write_fifo, "fifo: is a named pipe or"),
     "dangling link": ("raw", write_dangling, ".sens: is a link that leads nowhere"),
     "large file": ("raw", write_large, f"{TRAIN}.sens: has 1,073,741,825 bytes"),
+    "large scene": ("raw", lambda path: write_large(path, 1 << 30), "and the files before it have"),
 }
 
 
