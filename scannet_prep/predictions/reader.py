@@ -112,7 +112,8 @@ class Predictions(NamedTuple):
             return ids
         [scores] = load_arrays(path, "prob")
         is_table = scores.ndim == 2 and scores.size > 0
-        if not is_table or scores.dtype.kind != "f" or np.isnan(scores).any():
+        is_float = scores.dtype.kind == "f"
+        if not (is_table and is_float) or np.isnan(scores).any():
             found = describe_array(scores)
             raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
         columns = scores.argmax(axis=1)
@@ -195,7 +196,9 @@ def read_numbers(path: Path) -> IntArray:
     has_ends = len(digits) > len(ends) and is_end.all()
     if has_ends and digits.max() < 10:
         return digits.astype(np.int64)
-    text = read_text(path)
+    # What people have not edited needs no search for comments, which takes longer than the rest.
+    is_plain = data.isascii() and b"#" not in data
+    text = data.decode() if is_plain else read_text(path)
     try:
         return np.fromstring(text, np.int64, sep=" ")
     except (ValueError, DeprecationWarning):
