@@ -325,6 +325,8 @@ UNUSED = {
 def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp_path):
     make_tree(tmp_path, *PLACES, *IGNORED, *UNUSED)
     (tmp_path / "scans_test/gone").symlink_to("nowhere")
+    (tmp_path / "scans/scene0000_00/round").symlink_to(tmp_path)
+    (tmp_path / "scans/plot_01/round").symlink_to(tmp_path)
 
     listing = list_raw(tmp_path)
 

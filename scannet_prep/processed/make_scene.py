@@ -125,9 +125,7 @@ def process_scene(
     raw_ids = getattr(annotation, options.label_set.raw_ids_key)
 
     # Points and normals.
-    axis_alignment = np.eye(4)
-    if info.axis_alignment is not None:
-        axis_alignment = info.axis_alignment
+    axis_alignment = np.eye(4) if info.axis_alignment is None else info.axis_alignment
     points, normals = points_and_normals(
         mesh.positions,
         mesh.faces,

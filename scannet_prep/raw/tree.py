@@ -205,9 +205,11 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
             raise FileError(folder / name, _NO_FOLDER)
         yield folder, sorted(name for name in files if not name.startswith("."))
         inner = {name for name in folders if not name.startswith(".")} - {"lost+found"}
-        if SceneId.is_of_release(folder.name):
+        depth = len(folder.parts) - len(raw_dir.parts)
+        # A link may lead back to a folder above.
+        if SceneId.is_of_release(folder.name) or depth > 2 * _MAX_DEPTH:
             inner.clear()
-        elif len(folder.parts) - len(raw_dir.parts) >= _MAX_DEPTH and folder.name not in _PLACES:
+        elif depth >= _MAX_DEPTH and folder.name not in _PLACES:
             inner &= _PLACES.keys()
         folders[:] = sorted(inner)
 
