@@ -1,10 +1,11 @@
-"""Sensor streams of a few frames with known content, and a plain reader of them."""
+"""Sensor streams of a few frames with known content."""
 
 import io
 import struct
 import zlib
 
 import numpy as np
+from PIL import Image
 
 COLOR_SIZE = (32, 24)
 DEPTH_SIZE = (16, 12)
@@ -32,20 +33,11 @@ def make_pose(number):
 
 def make_jpeg(number):
     """Make a JPEG image of noise."""
-    from PIL import Image
-
     width, height = COLOR_SIZE
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG")
     return file.getvalue()
-
-
-def make_bare_jpeg(number):
-    """Make the markers of a JPEG image with its size; no program can decode it."""
-    width, height = COLOR_SIZE
-    frame_header = struct.pack(">2sHBHHB", b"\xff\xc0", 8, 8, height, width, 0)
-    return b"\xff\xd8" + frame_header + b"\xff\xda\x00\x03\x01" + b"%d" % number + b"\xff\xd9"
 
 
 def make_depth(number):
@@ -55,10 +47,10 @@ def make_depth(number):
     return rng.integers(0, 3000, shape, np.uint16) * rng.integers(0, 3, shape, np.uint16)
 
 
-def make_frames(count, lost=(), jpeg=make_bare_jpeg):
+def make_frames(count, lost=()):
     """Make pose, color image and depth image of each frame; those `lost` have poses of -inf."""
     return [
-        (LOST if number in lost else make_pose(number), jpeg(number), make_depth(number))
+        (LOST if number in lost else make_pose(number), make_jpeg(number), make_depth(number))
         for number in range(count)
     ]
 
@@ -80,23 +72,3 @@ def encode_stream(frames, depth_shift=1000.0, color=COLOR_CAMERA, depth=DEPTH_CA
         data += pose.tobytes() + head
         data += jpeg + compressed
     return data + bytes(8)
-
-
-def read_plainly(data):
-    """Read pose, color image and depth image of each frame, as the official reader does."""
-    file = io.BytesIO(data)
-
-    def read(layout):
-        return struct.unpack(f"<{layout}", file.read(struct.calcsize(f"<{layout}")))
-
-    _, name_bytes = read("IQ")
-    read(f"{name_bytes}s64f2i2I")
-    width, height, _, count = read("2IfQ")
-    frames = []
-    for _ in range(count):
-        pose = np.array(read("16f"), np.float32).reshape(4, 4)
-        *_, color_bytes, depth_bytes = read("4Q")
-        jpeg = file.read(color_bytes)
-        depth = np.frombuffer(zlib.decompress(file.read(depth_bytes)), "<u2")
-        frames.append((pose, jpeg, depth.reshape(height, width)))
-    return frames

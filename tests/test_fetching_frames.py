@@ -51,10 +51,6 @@ def fetch(release, own_dir, out_dir, *words):
     return run_main(*words_of(release, own_dir, out_dir, *words), "--json")
 
 
-def without_records(folder):
-    return {name: value for name, value in digests(folder).items() if "frames.json" not in name}
-
-
 @pytest.mark.parametrize("words", [(), ("--layout", "colmap"), ("--with", "color", "labels")])
 def test_fetched_streams_leave_the_frames_of_streams_that_are_there(
     release, own_dir, tmp_path, words
@@ -150,16 +146,3 @@ def test_killed_run_continues_and_keeps_what_it_has(release, own_dir, tmp_path):
     expected = tmp_path / "expected"
     run_main("frames", release[0], "-o", expected, "--every", "1")
     assert digests(out_dir) == digests(expected)
-
-
-def test_stream_of_a_run_that_was_killed_before_it_was_removed_is_removed(
-    release, own_dir, tmp_path
-):
-    out_dir = tmp_path / "out"
-    fetch(release, own_dir, out_dir)
-    stream = out_dir / f".scannet-prep-streams/{VAL}/scans/{VAL}/{VAL}.sens"
-    stream.parent.mkdir(parents=True)
-    stream.write_bytes(raw_file(release[0], ".sens", VAL).read_bytes())
-
-    assert fetch(release, own_dir, out_dir).json["kept"] == SCENES
-    assert not stream.exists()

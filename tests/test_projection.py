@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from commands import TRAIN, run_main
+from numpy.lib.stride_tricks import sliding_window_view
 from streams import LOST, make_intrinsic, make_pose
 
 from scannet_prep import ScanNet, read_processed
@@ -19,45 +20,34 @@ POINTS = np.random.default_rng(0).uniform((-1, -2, -1), (3, 1, 5), (3000, 3)).as
 DEPTH = np.random.default_rng(1).integers(-300, 3000, SIZE[::-1]).clip(0).astype(np.uint16)
 
 
-def project_in_loops(pose, depth, tolerance, margin, relative):
-    """Project points one by one, as BPNet does."""
-    pixels = []
-    world_to_camera = np.linalg.inv(pose.astype(np.float64))
-    for point in POINTS.astype(np.float64):
-        x, y, z, _ = world_to_camera @ [*point, 1]
-        pixel = [-1, -1]
-        if z > 0:
-            column = round((x * INTRINSIC[0, 0]) / z + INTRINSIC[0, 2])
-            row = round((y * INTRINSIC[1, 1]) / z + INTRINSIC[1, 2])
-            is_inside = margin <= column < SIZE[0] - margin and margin <= row < SIZE[1] - margin
-            if is_inside and depth is not None:
-                measured = depth[row, column] / 1000
-                limit = tolerance * measured if relative else tolerance
-                is_inside = measured > 0 and abs(measured - z) <= limit
-            if is_inside:
-                pixel = [column, row]
-        pixels.append(pixel)
-    return pixels
+def project_point(world_to_camera, point, depth, tolerance, margin, relative):
+    """Find the pixel of one point, as BPNet does."""
+    x, y, z, _ = world_to_camera @ [*point, 1]
+    if z <= 0:
+        return [-1, -1]
+    column = round((x * INTRINSIC[0, 0]) / z + INTRINSIC[0, 2])
+    row = round((y * INTRINSIC[1, 1]) / z + INTRINSIC[1, 2])
+    is_seen = margin <= column < SIZE[0] - margin and margin <= row < SIZE[1] - margin
+    if is_seen and depth is not None:
+        measured = depth[row, column] / 1000
+        limit = tolerance * measured if relative else tolerance
+        is_seen = measured > 0 and abs(measured - z) <= limit
+    return [column, row] if is_seen else [-1, -1]
 
 
 @pytest.mark.parametrize(
     ("depth", "tolerance", "margin", "relative"),
-    [
-        (None, 0.05, 0, False),
-        (DEPTH, 0.05, 0, False),
-        (DEPTH, 0.5, 3, False),
-        (DEPTH, 0.25, 10, True),
-    ],
+    [(None, 0.05, 0, False), (DEPTH, 2, 3, False), (DEPTH, 0.25, 10, True)],
 )
 def test_pixels_and_visibility_equal_those_of_loops(depth, tolerance, margin, relative):
+    world_to_camera = np.linalg.inv(make_pose(1).astype(np.float64))
     rest = (depth, tolerance, margin)
-    expected = project_in_loops(make_pose(1), *rest, relative)
-    for intrinsic in (INTRINSIC, INTRINSIC[:3, :3]):
-        view = (POINTS, make_pose(1), intrinsic, SIZE)
-        pixels, visible = project(*view, *rest, relative=relative)
-        assert (pixels.dtype, visible.dtype) == (np.int32, np.bool_)
-        assert pixels.tolist() == expected
-        assert visible.tolist() == [pixel != [-1, -1] for pixel in expected]
+    expected = [project_point(world_to_camera, point, *rest, relative) for point in POINTS]
+    view = (make_pose(1), INTRINSIC[:3, :3] if relative else INTRINSIC, SIZE)
+    pixels, visible = project(POINTS, *view, *rest, relative=relative)
+    assert (pixels.dtype, visible.dtype) == (np.int32, np.bool_)
+    assert pixels.tolist() == expected
+    assert visible.tolist() == [pixel != [-1, -1] for pixel in expected]
 
 
 def test_points_that_are_not_in_front_of_the_camera_have_no_pixel():
@@ -68,58 +58,41 @@ def test_points_that_are_not_in_front_of_the_camera_have_no_pixel():
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("pose", "depth", "problem"),
     [
-        ({"camera_to_points": LOST}, "tracking was lost"),
-        ({"camera_to_points": np.zeros((4, 4))}, "tracking was lost"),
-        ({"depth": DEPTH.T}, r"\(32, 24\), expected .* \(24, 32\)"),
-        ({"depth": DEPTH / 1000}, "is float64 .*, expected uint16 in millimetres"),
+        (LOST, None, "tracking was lost"),
+        (np.zeros((4, 4)), None, "tracking was lost"),
+        (np.eye(4), DEPTH.T, r"\(32, 24\), expected .* \(24, 32\)"),
+        (np.eye(4), DEPTH / 1000, "is float64 .*, expected uint16 in millimetres"),
     ],
 )
-def test_arguments_of_project_that_cannot_be_used_are_refused(changes, problem):
-    arguments = {"camera_to_points": np.eye(4), "intrinsics": INTRINSIC, "size": SIZE}
+def test_arguments_of_project_that_cannot_be_used_are_refused(pose, depth, problem):
     with pytest.raises(UsageError, match=problem):
-        project(POINTS, **arguments | changes)
+        project(POINTS, pose, INTRINSIC, SIZE, depth)
 
 
-# Rendered frames: the renderer and the projection must agree.
-
-SCENE = make_scene("scene0000_00", vertices=8_000)
-
-
-@pytest.fixture(scope="module")
-def frames():
-    return list(render_frames(SCENE, 4))
-
-
-def test_colors_and_labels_of_visible_points_are_those_of_the_images(frames):
+def test_visible_points_have_the_colors_and_objects_of_rendered_images():
     """The color camera and the depth camera are at the same place, and differ in size."""
-    owners = np.zeros(len(SCENE.segment_ids), int)
-    for group in SCENE.groups:
-        owners[np.array(group.segment_ids)] = group.object_id + 1
-    object_ids = owners[SCENE.segment_ids]
-    frame = frames[0]
-    view = (SCENE.positions, frame.pose)
+    scene = make_scene(TRAIN, vertices=8_000)
+    object_ids = np.zeros(len(scene.segment_ids), int)
+    for group in scene.groups:
+        object_ids[np.isin(scene.segment_ids, group.segment_ids)] = group.object_id + 1
+    frame, *_ = render_frames(scene, 4)
+    view = (scene.positions, frame.pose)
     # The tolerance is less than the thickness of the rug, which hides a part of the floor.
-    camera = DEPTH_CAMERA
-    _, is_seen = project(*view, camera.intrinsic, camera.size, frame.depth, tolerance=0.01)
+    depth_view = (DEPTH_CAMERA.intrinsic, DEPTH_CAMERA.size, frame.depth)
+    _, is_seen = project(*view, *depth_view, tolerance=0.01)
     pixels, is_inside = project(*view, COLOR_CAMERA.intrinsic, COLOR_CAMERA.size)
-    chosen = np.flatnonzero(is_seen & is_inside)
+    chosen = is_seen & is_inside
     columns, rows = pixels[chosen].T
 
-    differences = frame.color[rows, columns].astype(int) - SCENE.colors[chosen]
+    differences = frame.color[rows, columns].astype(int) - scene.colors[chosen]
     assert np.abs(differences).mean() < 12
-    compared = 0
-    for vertex, row, column in zip(chosen, rows, columns, strict=True):
-        around = frame.object_ids[row - 1 : row + 2, column - 1 : column + 2]
-        # At the border between two objects, either may be nearest to the middle of a pixel.
-        if around.size == 9 and np.ptp(around) == 0:
-            assert object_ids[vertex] == around[1, 1]
-            compared += 1
-    assert compared > 200
-
-
-# Poses in the frame of the points.
+    # At the border between two objects, either may be nearest to the middle of a pixel.
+    around = sliding_window_view(np.pad(frame.object_ids, 1), (3, 3))[rows, columns]
+    is_within = np.ptp(around, axis=(1, 2)) == 0
+    assert is_within.sum() > 200
+    assert np.array_equal(around[is_within, 1, 1], object_ids[chosen][is_within])
 
 
 @pytest.mark.parametrize("words", [[], ["--align-axis"]])
@@ -131,12 +104,10 @@ def test_camera_in_a_scene_is_aligned_if_its_points_are(tmp_path, words):
     (moved,) = ScanNet(tmp_path / "out", split="train", transform=Rotate())
     expected = scene.axis_alignment @ make_pose(2) if words else make_pose(2)
 
-    assert camera_in(sample, make_pose(2)) == pytest.approx(expected)
-    assert camera_in(scene, make_pose(2)) == pytest.approx(expected)
-    for place, pose, problem in (
-        (dict(sample), np.eye(4), "does not record is_aligned and axis_alignment"),
-        (sample, LOST, "tracking was lost"),
-        (moved, np.eye(4), "does not record is_aligned and axis_alignment"),
-    ):
-        with pytest.raises(UsageError, match=problem):
-            camera_in(place, pose)
+    for place in (sample, scene):
+        assert camera_in(place, make_pose(2)) == pytest.approx(expected)
+        with pytest.raises(UsageError, match="tracking was lost"):
+            camera_in(place, LOST)
+    for place in (dict(sample), moved):
+        with pytest.raises(UsageError, match="does not record is_aligned and axis_alignment"):
+            camera_in(place, np.eye(4))

@@ -1,5 +1,6 @@
 """Sensor streams: frames are read exactly and at random, and every fault is found and named."""
 
+import io
 import os
 import struct
 import zlib
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from large_files import DEPTH, FRAME_HEADER, JPEG, make_stream
+from PIL import Image
 from streams import (
     COLOR_INTRINSIC,
     COLOR_SIZE,
@@ -19,9 +21,7 @@ from streams import (
     LOST,
     encode_stream,
     make_frames,
-    make_jpeg,
     make_pose,
-    read_plainly,
 )
 
 from scannet_prep.base.progress import Progress
@@ -31,7 +31,6 @@ from scannet_prep.raw.sensor_stream import check_sensor_stream, find_tracked
 
 FRAMES = make_frames(5, lost=(2,))
 DATA = encode_stream(FRAMES)
-JPEGS = [jpeg for _, jpeg, _ in FRAMES]
 # Where the header has its values, and ends.
 MATRICES, COMPRESSIONS, SIZES, SHIFT, COUNT, HEAD_BYTES = 21, 277, 285, 301, 305, 313
 # Of the streams of `large_files`.
@@ -64,31 +63,30 @@ def frame_offset(number):
     return len(encode_stream(FRAMES[:number])) - 8
 
 
-def test_stream_is_read_at_random_in_order_and_by_threads_as_by_a_plain_reader(path):
-    expected = read_plainly(DATA)
+def test_stream_is_read_at_random_in_order_and_by_threads(path):
+    poses, jpegs, depths = zip(*FRAMES, strict=True)
 
     with open_stream(path, DATA) as stream:
-        for number in (4, 0, 2, 2, 1, 3):
-            pose, jpeg, depth = expected[number]
-            assert np.array_equal(stream[number].pose, pose)
-            assert stream[number].jpeg == jpeg
-            assert np.array_equal(stream[number].depth(), depth)
-        assert [(frame.number, frame.jpeg) for frame in stream] == [*enumerate(JPEGS)]
+        for number in (4, 0, 2, -3, 1, 3):
+            frame = stream[number]
+            assert (frame.number, frame.jpeg) == (number % 5, jpegs[number])
+            assert np.array_equal(frame.pose, poses[number])
+            assert np.array_equal(frame.depth(), depths[number])
+        assert [frame.number for frame in stream] == [*range(5)]
         assert stream.poses.dtype == np.float32
-        assert np.array_equal(stream.poses, [pose for pose, _, _ in expected])
+        assert np.array_equal(stream.poses, poses)
         assert stream.is_tracked.tolist() == [True, True, False, True, True]
         assert (stream.color_camera.size, stream.depth_camera.size) == (COLOR_SIZE, DEPTH_SIZE)
         assert np.array_equal(stream.color_camera.intrinsic, COLOR_INTRINSIC)
         assert np.array_equal(stream.depth_camera.intrinsic, DEPTH_INTRINSIC)
-        assert stream[-1].number == 4
         with pytest.raises(IndexError):
             stream[5]
 
         # As processes that a fork has made, threads share the position of the file.
         numbers = [0, 4, 1, 3, 2] * 200
         with ThreadPoolExecutor(4) as executor:
-            jpegs = executor.map(lambda number: stream[number].jpeg, numbers)
-        assert [*jpegs] == [JPEGS[number] for number in numbers]
+            read = executor.map(lambda number: stream[number].jpeg, numbers)
+        assert [*read] == [jpegs[number] for number in numbers]
 
         os.truncate(path, frame_offset(4) + 100)
         with pytest.raises(FileError, match=r"is truncated: .* are missing"):
@@ -109,25 +107,22 @@ def test_opening_reads_no_image(path):
 
 
 def test_depth_is_in_millimetres_for_any_depth_shift_up_to_16_bits(path):
-    _, _, stored = FRAMES[1]
-    for shift in (500.0, 2000.0, 5000.0):
+    stored = FRAMES[1][2].astype(float)
+    for shift in (500.0, 5000.0):
         with open_stream(path, patched(SHIFT, "<f", shift)) as stream:
             assert np.array_equal(stream[1].depth(), np.rint(stored * (1000 / shift)))
-    far = [(LOST, JPEG, np.full(DEPTH_SIZE[::-1], 6554, np.uint16))]
+    far = encode_stream([(LOST, JPEG, np.full(DEPTH_SIZE[::-1], 6554, np.uint16))], 100.0)
     with (
-        open_stream(path, encode_stream(far, 100.0)) as stream,
+        open_stream(path, far) as stream,
         pytest.raises(FileError, match=r"depth reaches 65\.5 m"),
     ):
         stream[0].depth()
 
 
 def test_color_is_decoded_as_pillow_does_and_only_from_a_jpeg_image_of_the_right_size(path):
-    image_module = pytest.importorskip("PIL.Image")
-    image_module.new("RGB", COLOR_SIZE).save(path, "PNG")
-    (pose, _, depth), *others = make_frames(2, jpeg=make_jpeg)
-    data = encode_stream([(pose, path.read_bytes(), depth), *others])
-    path.write_bytes(others[0][1])
-    with image_module.open(path) as image:
+    (pose, _, depth), whole = FRAMES[:2]
+    data = encode_stream([(pose, JPEG, depth), whole])
+    with Image.open(io.BytesIO(whole[1])) as image:
         expected = np.array(image)
 
     with open_stream(path, data) as stream:
@@ -175,22 +170,20 @@ def test_complete_streams_are_accepted_frame_by_frame(path):
 
 
 def test_any_bit_flip_that_changes_a_depth_image_is_found(path):
+    whole = make_stream()
     offset = HEAD_BYTES + 2 * FRAME_BYTES + 96 + len(JPEG)
-    harmful_count = 0
+    found_count = 0
     for index in range(8 * len(DEPTH)):
-        data = bytearray(make_stream())
+        data = bytearray(whole)
         data[offset + index // 8] ^= 1 << index % 8
         try:
-            image = zlib.decompress(data[offset : offset + len(DEPTH)])
-            is_harmful = image != zlib.decompress(DEPTH)
-        except zlib.error:
-            is_harmful = True
-        harmful_count += is_harmful
-        # A few bits pad the last byte.
-        if is_harmful:
-            with pytest.raises(FileError, match="frame 2 of 3 is damaged: depth"):
-                check(path, data)
-    assert harmful_count > 0.9 * 8 * len(DEPTH)
+            check(path, data)
+        except FileError:
+            found_count += 1
+        else:  # a few bits pad the last byte
+            changed = data[offset : offset + len(DEPTH)]
+            assert zlib.decompress(changed) == zlib.decompress(DEPTH)
+    assert found_count > 0.9 * 8 * len(DEPTH)
 
 
 NAN = float("nan")
@@ -207,7 +200,6 @@ COLORS = [
 DEPTHS = [zlib.compress(bytes(95)), zlib.compress(bytes(1 << 20)), DEPTH[:-4], b""]
 REFUSALS = [
     (b"<html>" + bytes(500), "is not a sensor stream of version 4"),
-    (patched(0, "<I", 3), "is not a sensor stream of version 4: its version is 3"),
     *((patched(MATRICES + 64 * n, "<f", NAN), "a matrix that is not finite") for n in range(4)),
     (patched(COMPRESSIONS, "<i", 0), "color compression 0 and depth compression 1, expected 2"),
     (patched(COMPRESSIONS + 4, "<i", 2), "color compression 2 and depth compression 2, exp"),
@@ -215,7 +207,6 @@ REFUSALS = [
     (patched(SIZES + 8, "<2I", 1 << 31, 1 << 31), "depth images of 2,147,483,648 x"),
     (patched(SHIFT, "<f", 0), r"a depth shift of 0\.0, expected a positive number"),
     (patched(SHIFT, "<f", NAN), "a depth shift of nan"),
-    (patched(SHIFT, "<f", -1e3), r"a depth shift of -1000\.0, expected a positive number"),
     # Python cannot count so many.
     (patched(COUNT, "<Q", 1 << 63), "within frame 5 of 9223372036854775808"),
     (patched(4, "<Q", (1 << 64) - 1), "cannot be read"),
@@ -235,16 +226,15 @@ def test_damaged_stream_is_refused_with_its_frame(path, data, problem):
 
 
 def test_only_rigid_motions_are_tracked():
-    poses = np.stack([make_pose(1)] * 12)
+    poses = np.stack([make_pose(1)] * 11)
     poses[0, 0, 3] = -1e4
     poses[1, 0, 3] = np.nan
     poses[2, 3, 3] = 2
     poses[3, 3, 0] = 0.1
     poses[4] = LOST
     poses[5] = 0
-    poses[6] = np.nan
-    poses[7].view(np.uint32)[:] = 0x7F800001  # a signalling NaN
-    poses[8] = 3e38
-    poses[9] = np.diag([2, 2, 2, 1])
-    poses[10] = np.diag([1, 1, -1, 1])
-    assert np.flatnonzero(find_tracked(poses)).tolist() == [0, 11]
+    poses[6].view(np.uint32)[:] = 0x7F800001  # a signalling NaN
+    poses[7] = 3e38
+    poses[8] = np.diag([2, 2, 2, 1])
+    poses[9] = np.diag([1, 1, -1, 1])
+    assert np.flatnonzero(find_tracked(poses)).tolist() == [0, 10]
