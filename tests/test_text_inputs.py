@@ -58,15 +58,17 @@ def test_text_is_read_with_any_mark_line_ends_blank_lines_and_comments(tmp_path,
 def test_names_of_other_programs_are_refused_with_the_scene_that_is_meant(
     whole_dir, tmp_path, line
 ):
-    dataset = ScanNet(whole_dir / "processed", split="train")
-    (tmp_path / "list.txt").write_text(f"{line}\n")
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{line}\n")
 
-    for select in (parse_scene_ids, dataset.subset):
-        listed = tmp_path / "list.txt" if select == dataset.subset else [f"@{tmp_path}/list.txt"]
+    def open_scenes(scenes):
+        return ScanNet(whole_dir / "processed", split="train", scenes=scenes)
+
+    for select, scenes in ((parse_scene_ids, [f"@{listed}"]), (open_scenes, listed)):
         with pytest.raises(UnknownSceneError) as caught:
-            select(listed)
+            select(scenes)
         assert caught.value.hint == f"did you mean {TRAIN}?"
     for name in (TEST, "scene9999_00", "room", "123456_00"):
         with pytest.raises(UnknownSceneError) as caught:
-            dataset.subset([name])
+            open_scenes([name])
         assert "did you mean" not in caught.value.hint
