@@ -9,8 +9,6 @@ from importlib import resources
 
 import numpy as np
 
-Vector = tuple[float, float, float]
-
 NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
 
 
@@ -92,28 +90,27 @@ def cross(a, b):
     return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
 
 
-def vertex_normals(points, faces):
-    """Compute the normal of each vertex.
+def vertex_normals(points, faces, matrix=None):
+    """Compute the normal of each vertex, float64 (V, 3), in the aligned frame if there is a matrix.
 
     It is the sum of the cross products of the faces around the vertex, scaled to unit length; zero
-    if the sum is zero.
+    if the sum is zero. The sums are made corner by corner, and each number by the same operations
+    as in the program, so that the bits can be compared.
     """
-    products = [[] for _ in points]
-    for face in faces:
-        p, q, r = ([float(value) for value in points[corner]] for corner in face)
-        product = cross(subtract(q, p), subtract(r, p))
-        for corner in face:
-            products[corner].append(product)
-
-    normals = []
-    for around in products:
-        x, y, z = (math.fsum(product[axis] for product in around) for axis in range(3))
-        length = math.sqrt(x * x + y * y + z * z)
-        if length > 0:
-            normals.append((x / length, y / length, z / length))
-        else:
-            normals.append((0.0, 0.0, 0.0))
-    return normals
+    rows = [tuple(map(float, point)) for point in points]
+    sums = [[0.0, 0.0, 0.0] for _ in rows]
+    for corner in range(3):
+        for face in faces:
+            p, q, r = (rows[vertex] for vertex in face)
+            product = cross(subtract(q, p), subtract(r, p))
+            for axis in range(3):
+                sums[face[corner]][axis] += product[axis]
+    if matrix is not None:
+        p, q, r = np.array(matrix)[:3, :3].tolist()
+        cofactors = (cross(q, r), cross(r, p), cross(p, q))
+        sums = [[u * x + v * y + w * z for u, v, w in cofactors] for x, y, z in sums]
+    lengths = [math.sqrt(x * x + y * y + z * z) or 1.0 for x, y, z in sums]
+    return np.array(sums).reshape(-1, 3) / np.array(lengths)[:, None]
 
 
 class Universe:
@@ -152,7 +149,8 @@ def mesh_segments(points, faces, threshold, min_vertices):
     """
     with np.errstate(all="ignore"):
         edges = weighted_edges(points, faces)
-        edges.sort(key=weight_with_nan_last)
+        # NaN comes last.
+        edges.sort(key=lambda edge: np.nan_to_num(edge[0], nan=np.inf))
 
         universe = Universe(len(points))
         thresholds = [np.float32(threshold)] * len(points)
@@ -175,14 +173,6 @@ def mesh_segments(points, faces, threshold, min_vertices):
     return [
         numbers.setdefault(universe.find(vertex), len(numbers)) for vertex in range(len(points))
     ]
-
-
-def weight_with_nan_last(edge):
-    """Return a key to sort edges by."""
-    weight = edge[0]
-    if np.isnan(weight):
-        return (1, 0)
-    return (0, weight)
 
 
 def weighted_edges(points, faces):

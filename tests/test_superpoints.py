@@ -58,11 +58,8 @@ def test_segments_of_six_vertices_are_those_by_hand(faces, threshold, min_vertic
 
 
 FAR = (9, 9, 9)
-FAR_TRIANGLE = [FAR, (9, 8, 9), (8, 9, 9)]
 # Vertices 4 to 7 are on a line, so faces of them have no area.
 LINE = [*tiny.POSITIONS, (2, 1, 1), (3, 1, 1)]
-# Two triangles, and vertex 6 on the line between their corners 2 and 3.
-LEFT_AND_RIGHT = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (3, 0, 0), (4, 1, 0), (4, 0, 0), (2, 0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -71,14 +68,10 @@ LEFT_AND_RIGHT = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (3, 0, 0), (4, 1, 0), (4, 0, 
         ([], [], 20, []),
         (POINTS, [], 20, [0, 1, 2, 3, 4, 5]),
         ([FAR, *POINTS, FAR], FACES + 1, 20, [0, 1, 1, 1, 1, 1, 1, 2]),
-        ([*POINTS, *FAR_TRIANGLE], [*FACES, (6, 7, 8)], 20, [*TOGETHER, 1, 1, 1]),
-        (LINE, [*FACES, (6, 5, 6)], 0, [0, 0, 1, 2, 3, 4, 5, 6]),
+        ([*POINTS, FAR, (9, 8, 9), (8, 9, 9)], [*FACES, (6, 7, 8)], 20, [*TOGETHER, 1, 1, 1]),
         (LINE, [*FACES, (5, 6, 6)], 2, [*FLOOR_AND_WALL, 1, 2]),
         # All edges of 0 and 5 have no weight, and come last: 1-2 and 3-4 are joined before.
         (POINTS, [(0, 5, 5), *FACES], 2, [0, 1, 1, 2, 2, 0]),
-        # Of the edges without weight, the first one of the face comes first.
-        (LEFT_AND_RIGHT, [(0, 1, 2), (3, 4, 5), (6, 2, 3)], 2, [0, 0, 0, 1, 1, 1, 0]),
-        (LEFT_AND_RIGHT, [(0, 1, 2), (3, 4, 5), (6, 3, 2)], 2, [0, 0, 0, 1, 1, 1, 1]),
     ],
 )
 def test_vertices_without_a_normal_are_joined_last(points, faces, min_vertices, expected):
@@ -113,23 +106,15 @@ def meshes(draw):
     return points, draw(st.lists(st.tuples(vertex, vertex, vertex), max_size=24))
 
 
-@given(meshes(), THRESHOLDS, SIZES)
-@settings(max_examples=200)
-def test_segments_of_any_mesh_are_those_of_the_oracle(mesh, threshold, min_vertices):
-    segments = segment(*mesh, threshold, min_vertices)
-
-    assert segments == oracles.mesh_segments(*mesh, threshold, min_vertices)
-
-
-@pytest.mark.parametrize("scale", [1e-44, 1e-25, 1e-18, 1e15, 1e30, 3e37])
-@given(mesh=meshes(), threshold=THRESHOLDS)
-@settings(max_examples=30)
-def test_segments_of_tiny_and_huge_meshes_are_those_of_the_oracle(scale, mesh, threshold):
+@pytest.mark.parametrize("scale", [1, 1e-44, 1e-25, 1e-18, 1e15, 1e30, 3e37])
+@given(mesh=meshes(), threshold=THRESHOLDS, min_vertices=SIZES)
+@settings(max_examples=60)
+def test_segments_of_any_mesh_are_those_of_the_oracle(scale, mesh, threshold, min_vertices):
     points = np.array(mesh[0]) * scale
 
-    segments = segment(points, mesh[1], threshold)
+    segments = segment(points, mesh[1], threshold, min_vertices)
 
-    assert segments == oracles.mesh_segments(points, mesh[1], threshold, 0)
+    assert segments == oracles.mesh_segments(points, mesh[1], threshold, min_vertices)
 
 
 # With some of these seeds, a result depends on the rounding of thresholds or of their shares.
@@ -149,23 +134,11 @@ def test_rounded_thresholds_give_the_segments_of_the_oracle(seed):
         assert segments == oracles.mesh_segments(points, faces, threshold, 0)
 
 
-FORMS_OF_POINTS = [
-    POINTS.astype(np.float64),
-    POINTS.astype(np.float16),
-    POINTS.astype(">f4"),
-    np.repeat(POINTS, 2, axis=0)[::2],
-]
-
-
-@pytest.mark.parametrize(
-    ("points", "faces"),
-    [
-        *((points, FACES) for points in FORMS_OF_POINTS),
-        *((POINTS, FACES.astype(dtype)) for dtype in ("i1", ">i4", "u8")),
-    ],
-)
-def test_read_only_arrays_of_any_form_give_the_same_int32_segments(points, faces):
-    points = points.view()
+@pytest.mark.parametrize("dtype", ["f8", "f2", ">f4"])
+@pytest.mark.parametrize("index_dtype", ["i1", ">i4", "u8"])
+def test_read_only_arrays_of_any_form_give_the_same_int32_segments(dtype, index_dtype):
+    points = np.repeat(POINTS, 2, axis=0).astype(dtype)[::2]
+    faces = FACES.astype(index_dtype)
     points.flags.writeable = False
     faces.flags.writeable = False
 
@@ -175,16 +148,12 @@ def test_read_only_arrays_of_any_form_give_the_same_int32_segments(points, faces
     assert segments.dtype == np.int32
 
 
-def with_value(value):
-    return np.where(np.arange(18).reshape(6, 3) == 13, np.float64(value), POINTS)
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         ((POINTS[:, :2], FACES), r"points: found \(6, 2\), expected \(V, 3\)$"),
-        ((with_value(np.nan), FACES), r"points: found \[0.0, nan, 1.0\] at vertex 4, "),
-        ((with_value(1e39), FACES), r"points: found \[0.0, 1e\+39, 1.0\] at vertex 4"),
+        ((POINTS * np.nan, FACES), r"points: found \[nan, nan, nan\] at vertex 0, "),
+        ((POINTS.astype(float) * 1e39, FACES), r"points: found \[1e\+39, 0.0, 0.0\] at vertex 1"),
         ((POINTS, FACES.reshape(3, 4)), r"faces: found int32 \(3, 4\), expected integers"),
         ((POINTS, FACES.astype(float)), r"faces: found float64 \(4, 3\), expected integers"),
         ((POINTS, FACES - 1), "faces: found indices from -1 to 4, expected at least 0"),
