@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,7 +201,10 @@ def read_numbers(path: Path) -> IntArray:
     is_plain = data.isascii() and b"#" not in data
     text = data.decode() if is_plain else read_text(path)
     try:
-        return np.fromstring(text, np.int64, sep=" ")
+        with warnings.catch_warnings():
+            # Before NumPy 2.4, it warns, and returns the numbers before the fault.
+            warnings.simplefilter("error", DeprecationWarning)
+            return np.fromstring(text, np.int64, sep=" ")
     except (ValueError, DeprecationWarning):
         found = [*_NO_NUMBER.findall(text), text]
         problem = f"found {found[0]!r:.40}, expected whole numbers, one per line"
