@@ -83,7 +83,7 @@ def test_stream_is_read_at_random_in_order_and_by_threads(path):
             stream[5]
 
         # As processes that a fork has made, threads share the position of the file.
-        numbers = [0, 4, 1, 3, 2] * 200
+        numbers = [0, 4, 1, 3, 2] * 1_000
         with ThreadPoolExecutor(4) as executor:
             read = executor.map(lambda number: stream[number].jpeg, numbers)
         assert [*read] == [jpegs[number] for number in numbers]

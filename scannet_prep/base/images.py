@@ -16,8 +16,12 @@ from scannet_prep.errors import ContentError
 
 GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 
+# Width, height, bits of a sample, colour type; compression, filters and interlacing by default.
+_PNG_HEADER = struct.Struct(">2I5B")
+_PNG_METHODS = (0, 0, 0)
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FILTER_UP = 2
+_JPEG_QUALITY = 95
 # The kind of the last chunk of a file.
 _PNG_END = b"IEND"
 # The bits of a sample, and the colour type.
@@ -36,20 +40,29 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
         level: Level of compression, 1 to 12.
     """
     height, width = image.shape[:2]
-    color_type = _COLOR_TYPES[image.shape[2:]]
+    channels = image.shape[2:]
     # PNG stores the high byte of a number first.
-    samples = np.ascontiguousarray(image, image.dtype.newbyteorder(">"))
+    big_endian = image.dtype.newbyteorder(">")
+    samples = np.ascontiguousarray(image, big_endian)
     image_bytes = samples.view(np.uint8).reshape(height, -1)
     # Each row begins with its filter, and holds the difference from the row above.
-    rows = np.empty((height, 1 + image_bytes.shape[1]), np.uint8)
+    row_bytes = image_bytes.shape[1]
+    rows = np.empty((height, 1 + row_bytes), np.uint8)
     rows[:, 0] = _FILTER_UP
-    rows[0, 1:] = image_bytes[0]
-    np.subtract(image_bytes[1:], image_bytes[:-1], out=rows[1:, 1:])
-    # Width, height, bits per channel, colour type; compression, filters and interlacing by default.
-    header = struct.pack(">IIBBBBB", width, height, 8 * image.itemsize, color_type, 0, 0, 0)
+    differences = rows[:, 1:]
+    differences[0] = image_bytes[0]
+    np.subtract(image_bytes[1:], image_bytes[:-1], out=differences[1:])
+    header = _PNG_HEADER.pack(
+        width,
+        height,
+        8 * image.itemsize,
+        _COLOR_TYPES[channels],
+        *_PNG_METHODS,
+    )
+    compressed = deflate.zlib_compress(rows.data, level)
     chunks = [
         _encode_chunk(b"IHDR", header),
-        _encode_chunk(b"IDAT", bytes(deflate.zlib_compress(rows.data, level))),
+        _encode_chunk(b"IDAT", bytes(compressed)),
         _encode_chunk(_PNG_END, b""),
     ]
     return _PNG_SIGNATURE + b"".join(chunks)
@@ -58,15 +71,16 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
 def encode_pgm(image: GrayImage) -> bytes:
     """Encode uint16 (H, W) as a binary PGM, whose numbers have the high byte first."""
     height, width = image.shape
-    return b"P5\n%d %d\n65535\n" % (width, height) + image.astype(">u2").tobytes()
+    header = b"P5\n%d %d\n65535\n" % (width, height)
+    return header + image.astype(">u2").tobytes()
 
 
-def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
+def encode_jpeg(image: NDArray[np.uint8]) -> bytes:
     """Encode uint8 (H, W, 3), red, green, blue, as JPEG."""
     from PIL import Image
 
     file = io.BytesIO()
-    Image.fromarray(image).save(file, "JPEG", quality=quality)
+    Image.fromarray(image).save(file, "JPEG", quality=_JPEG_QUALITY)
     return file.getvalue()
 
 
@@ -86,7 +100,8 @@ def decode_color(
     Raises:
         ContentError: It is damaged, or has another size.
     """
-    return np.array(_decode(data, size, file_format).convert("RGB"), np.uint8)
+    image = _decode(data, size, file_format)
+    return np.array(image.convert("RGB"), np.uint8)
 
 
 def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
@@ -104,8 +119,10 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     """
     check_gray_png(data, size)
     image = np.array(_decode(data, size, "PNG"))
+    if image.dtype == np.uint8:
+        return image
     # Older versions of Pillow make integers of 32 bits from 16.
-    return image if image.dtype == np.uint8 else image.astype(np.uint16)
+    return image.astype(np.uint16)
 
 
 def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
@@ -149,15 +166,21 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
         image: (H, W).
         size: New width and height.
     """
-    if image.shape == (size[1], size[0]):
-        return image
-    # The middle of new row i lies at (i + 1/2) * old count / new count in old rows. Numerator and
-    # denominator are doubled, so that both are integers.
     width, height = size
-    rows = (2 * np.arange(height) + 1) * image.shape[0] // (2 * height)
-    columns = (2 * np.arange(width) + 1) * image.shape[1] // (2 * width)
+    if image.shape == (height, width):
+        return image
+    rows = _find_middles(image.shape[0], height)
+    columns = _find_middles(image.shape[1], width)
     resized: GrayImage = image[rows[:, np.newaxis], columns]
     return resized
+
+
+def _find_middles(old_count: int, new_count: int) -> NDArray[np.int64]:
+    """Find the old row, or column, that contains the middle of each new one."""
+    # The middle of new row i lies at (i + 1/2) * old count / new count in old rows. Numerator and
+    # denominator are doubled, so that both are integers.
+    odd_numbers = 2 * np.arange(new_count) + 1
+    return odd_numbers * old_count // (2 * new_count)
 
 
 def _decode(
@@ -175,18 +198,21 @@ def _decode(
         # checked before anything is decoded.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=[file_format])
-            if image.size == size:
-                if not only_header:
-                    image.load()
-                return image
+            file = io.BytesIO(data)
+            image = Image.open(file, formats=[file_format])
+            has_size = image.size == size
+            if has_size and not only_header:
+                image.load()
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
         problem = f"is not a {file_format} image that can be decoded: {error}"
         raise ContentError(problem[:200]) from None
-    (width, height), (expected_width, expected_height) = image.size, size
-    raise ContentError(
-        f"is an image of {width} x {height}, expected {expected_width} x {expected_height}"
-    )
+    if not has_size:
+        width, height = image.size
+        expected_width, expected_height = size
+        raise ContentError(
+            f"is an image of {width} x {height}, expected {expected_width} x {expected_height}"
+        )
+    return image
 
 
 def _encode_chunk(kind: bytes, data: bytes) -> bytes:

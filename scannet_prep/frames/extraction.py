@@ -28,7 +28,7 @@ from scannet_prep.base.images import (
 )
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError
-from scannet_prep.frames.labels import LabelImages, make_label_table
+from scannet_prep.frames.labels import encode_label_image, make_label_table
 from scannet_prep.frames.layouts import LAYOUTS, FrameContent
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord
@@ -105,13 +105,15 @@ def extract_scene(
                 archive = stack.enter_context(open_zip(path))
                 ids = options.label_set if content == "labels" else "raw"
                 table = make_label_table(ids, label_map)
-                labels[content] = LabelImages(archive, path, stored.size, color_camera.size, table)
+                labels[content] = partial(
+                    encode_label_image, archive, path, stored.size, color_camera.size, table
+                )
         numbers, lost = options.select(stream.is_tracked, listed)
         for position, number in enumerate(numbers):
             for content in contents:
                 name = options.name_of(content, number, position)
                 if content in labels:
-                    data = labels[content].encode(number)
+                    data = labels[content](number)
                 else:
                     data = _encode(stream[number], content, name, color_camera, depth_camera)
                 _write(out_dir, name, data, files)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,47 +46,44 @@ def make_label_table(label_set: LabelIds, label_map: LabelMap) -> NDArray[np.int
     return table
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelImages:
-    """The images of labels, or of objects, of a scene.
+def encode_label_image(
+    archive: zipfile.ZipFile,
+    path: Path,
+    stored_size: tuple[int, int],
+    size: tuple[int, int],
+    table: NDArray[np.int16] | None,
+    number: int,
+) -> bytes:
+    """Make the image of labels, or of objects, of a frame.
 
-    Attributes:
-        archive: The zip file.
+    Args:
+        archive: The zip file of a scene.
         path: Its path, for messages.
-        stored_size: Width and height of the images, which are those of color.
-        size: Width and height of the images to make.
-        table: The conversion of their ids; None to leave them as they are.
+        stored_size: Width and height of its images, which are those of color.
+        size: Width and height of the image to make.
+        table: The conversion of its ids; None to leave them as they are.
+        number: The number of the frame in the stream.
+
+    Returns:
+        A PNG image of 8 or 16 bits; the stored one if nothing is converted.
+
+    Raises:
+        FileError: The image is missing, damaged, of another size, or has an unknown id.
     """
-
-    archive: zipfile.ZipFile
-    path: Path
-    stored_size: tuple[int, int]
-    size: tuple[int, int]
-    table: NDArray[np.int16] | None
-
-    def encode(self, number: int) -> bytes:
-        """Make the image of a frame, by its number in the stream.
-
-        Returns:
-            A PNG image of 8 or 16 bits; the stored one if nothing is converted.
-
-        Raises:
-            FileError: The image is missing, damaged, of another size, or has an unknown id.
-        """
-        # scene0000_00_2d-label-filt.zip holds label-filt/0.png.
-        folder = self.path.stem.partition("_2d-")[2]
-        name = f"{folder}/{number}.png"
-        stored = read_member(self.archive, self.path, name)
-        try:
-            if self.size == self.stored_size and self.table is None:
-                check_gray_png(stored, self.stored_size)
-                return stored
-            image = resize_nearest(decode_gray(stored, self.stored_size), self.size)
-            if self.table is not None:
-                image = _convert(image, self.table)
-            return encode_png(image)
-        except ContentError as error:
-            raise FileError(self.path, f"{name!r} in it {error.message}", error.hint) from None
+    # scene0000_00_2d-label-filt.zip holds label-filt/0.png.
+    folder = path.stem.partition("_2d-")[2]
+    name = f"{folder}/{number}.png"
+    stored = read_member(archive, path, name)
+    try:
+        if size == stored_size and table is None:
+            check_gray_png(stored, stored_size)
+            return stored
+        image = resize_nearest(decode_gray(stored, stored_size), size)
+        if table is not None:
+            image = _convert(image, table)
+        return encode_png(image)
+    except ContentError as error:
+        raise FileError(path, f"{name!r} in it {error.message}", error.hint) from None
 
 
 def _convert(scannet_ids: GrayImage, table: NDArray[np.int16]) -> NDArray[np.uint8]:

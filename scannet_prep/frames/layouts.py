@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 FrameContent: TypeAlias = Literal["color", "depth", "pose", "labels", "instances"]
-SceneContent: TypeAlias = Literal[
-    "intrinsic_color", "extrinsic_color", "intrinsic_depth", "extrinsic_depth",
-    "poses", "colmap_camera", "colmap_images", "colmap_points", "points", "transforms",
-    "names", "stream_info", "scan_info",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +20,8 @@ class Layout:
         of_frame: The files of each frame, by content. `{number}` is the number of the frame in the
             stream, `{position}` counts the frames that are extracted, from 0, and `{first}` is the
             option.
-        of_scene: The content of each file that concerns all frames, by name.
+        of_scene: The content of each file that concerns all frames, by name: one of
+            `SCENE_ENCODERS`.
         folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
             `scans`, or `scans_test` for scenes of test, and `{part}` is `train` or `test`.
         defaults: The options that are not those of `FrameOptions` by default.
@@ -35,16 +31,16 @@ class Layout:
         shrinks_color: Whether color images have the size of the depth camera.
     """
 
-    of_frame: Mapping[FrameContent, str] = field(hash=False)
-    of_scene: Mapping[str, SceneContent] = field(hash=False)
+    of_frame: Mapping[FrameContent, str]
+    of_scene: Mapping[str, str]
     folder: str = "{scene}"
-    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
     aligns_depth: bool = False
     shrinks_color: bool = False
 
 
-_MATRICES: tuple[SceneContent, ...] = (
+_MATRICES = (
     "intrinsic_color",
     "extrinsic_color",
     "intrinsic_depth",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.json import to_plain
 from scannet_prep.errors import UsageError
-from scannet_prep.frames.layouts import LAYOUTS, FrameContent, SceneContent
+from scannet_prep.frames.layouts import LAYOUTS, FrameContent
 from scannet_prep.release.files import INFO, KINDS, MESH, SPLIT_DIRS, FileKind
 from scannet_prep.release.scene import Split
 
@@ -24,7 +24,7 @@ LABEL_KINDS: dict[FrameContent, FileKind] = {
     "instances": KINDS["_2d-instance-filt.zip"],
 }
 # The other files that it reads, by the content of the layout that needs them.
-_SCENE_KINDS: dict[SceneContent, FileKind] = {
+_SCENE_KINDS = {
     "colmap_points": MESH,
     "points": MESH,
     "scan_info": INFO,

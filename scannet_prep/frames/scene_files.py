@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import read_file
 from scannet_prep.base.json import encode_json
-from scannet_prep.frames.layouts import LAYOUTS, SceneContent
+from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.frames.record import FramesRecord
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.tree import RawScene
@@ -67,11 +67,6 @@ def encode_npz(**arrays: Any) -> bytes:  # noqa: ANN401 - arrays
 def _join_lines(rows: Iterable[Iterable[object]]) -> bytes:
     """Join the words of lines."""
     return "".join(" ".join(map(str, row)) + "\n" for row in rows).encode()
-
-
-def _encode_poses(record: FramesRecord, _: RawScene) -> bytes:
-    """Encode all poses, a line each."""
-    return encode_matrix(record.read_poses().reshape(-1, 16))
 
 
 def _find_pinhole(record: FramesRecord) -> dict[str, float]:
@@ -174,12 +169,13 @@ def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
     return _STREAM_INFO.format(record=record, matrices=texts, count=count).encode()
 
 
-SCENE_ENCODERS: Mapping[SceneContent, Callable[[FramesRecord, RawScene], bytes]] = {
+SCENE_ENCODERS: Mapping[str, Callable[[FramesRecord, RawScene], bytes]] = {
     "intrinsic_color": lambda record, _: encode_matrix(record.color_camera.intrinsic),
     "extrinsic_color": lambda record, _: encode_matrix(record.color_camera.extrinsic),
     "intrinsic_depth": lambda record, _: encode_matrix(record.depth_camera.intrinsic),
     "extrinsic_depth": lambda record, _: encode_matrix(record.depth_camera.extrinsic),
-    "poses": _encode_poses,
+    # A line each.
+    "poses": lambda record, _: encode_matrix(record.read_poses().reshape(-1, 16)),
     "colmap_camera": _encode_colmap_camera,
     "colmap_images": _encode_colmap_images,
     "colmap_points": _encode_colmap_points,
