@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -10,18 +9,29 @@ import pytest
 from commands import edit_json, raw_file, repeat_groups, run_main
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed, tables
-from scannet_prep.errors import FileError, UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.synthetic.release import write_release
 
 IDS = ("scene0191_00", "scene0568_00", "scene0707_00")
 
 
+def take_vertices(content):
+    """Add a later group with all segments of the first two."""
+    first, second = content["segGroups"][:2]
+    both = first["segments"] + second["segments"]
+    content["segGroups"].append(first | {"id": 900, "objectId": 900, "segments": both})
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A raw tree, a processed folder and its archive; one scene lists every group twice."""
+    """A raw tree, a processed folder and its archive.
+
+    One scene lists every group twice; in another one, two groups lose all vertices.
+    """
     root = tmp_path_factory.mktemp("tables")
     write_release(root / "raw", IDS, vertices=600)
-    edit_json(raw_file(root / "raw", ".aggregation.json", IDS[0]), repeat_groups)
+    for scene_id, change in zip(IDS, (repeat_groups, take_vertices), strict=False):
+        edit_json(raw_file(root / "raw", ".aggregation.json", scene_id), change)
     for words in (
         ["process", root / "raw", "-o", root / "processed", "--align-axis"],
         ["pack", root / "processed", "-o", root / "all.tar.zst"],
@@ -62,9 +72,13 @@ def test_instances_has_the_facts_of_each_group(root, scenes):
             assert group.vertices == np.count_nonzero(is_inside)
             assert group.segments == len(np.unique(scene.segments[is_inside]))
             box = group[["x_min", "y_min", "z_min", "x_max", "y_max", "z_max"]].tolist()
+            if group.vertices == 0:
+                assert np.isnan(box).all()
+                continue
             points = scene.points[is_inside]
             corners = np.concatenate([points.min(axis=0), points.max(axis=0)])
             np.testing.assert_allclose(box, corners, rtol=0, atol=0.5001e-4)
+    assert np.count_nonzero(table.vertices == 0) == 2
     aliases = table[table.scene == IDS[0]].aliases.tolist()
     assert sorted(aliases) == [(number,) for number in range(len(aliases), 2 * len(aliases))]
 
@@ -90,50 +104,10 @@ def test_classes_counts_vertices_scenes_and_instances(root, scenes):
     assert len(tables.classes(root / "processed", "ScanNet200")) == 200
 
 
-def test_group_that_lost_all_vertices_has_no_box_and_is_no_instance(root, tmp_path):
-    raw_dir = shutil.copytree(root / "raw", tmp_path / "raw")
-    path = raw_file(raw_dir, ".aggregation.json", IDS[1])
-    record = json.loads(path.read_text())
-    first, second = record["segGroups"][:2]
-    # A later group of the same category with all segments of the first one, and more.
-    record["segGroups"].append(
-        first | {"id": 900, "objectId": 900, "segments": first["segments"] + second["segments"]}
-    )
-    path.write_text(json.dumps(record))
-    assert run_main("process", raw_dir, "-o", tmp_path / "out", "--scenes", IDS[1]).status == 0
-
-    instances = tables.instances(tmp_path / "out")
-    classes = tables.classes(tmp_path / "out", SCANNET200)
-
-    lost = instances[instances.vertices == 0]
-    assert sorted(lost.group) == sorted(
-        number for number, group in enumerate(record["segGroups"]) if group in (first, second)
-    )
-    assert lost.x_min.isna().all()
-    assert lost.z_max.isna().all()
-    counted = instances[(instances.vertices > 0) & instances.scannet_id.isin(SCANNET200.ids)]
-    assert classes.instances.sum() == len(counted)
-    assert classes.instances.sum() < instances.scannet_id.isin(SCANNET200.ids).sum()
-
-
 @pytest.mark.parametrize("name", ["scenes", "instances", "classes"])
 def test_folder_and_archive_give_the_same_table(root, name):
     make_table = getattr(tables, name)
     pd.testing.assert_frame_equal(make_table(root / "processed"), make_table(root / "all.tar.zst"))
-
-
-def test_what_cannot_be_a_table_is_refused(root, tmp_path):
-    with pytest.raises(FileError, match=r"holds raw scenes .*expected processed"):
-        tables.scenes(root / "raw")
-    with pytest.raises(UsageError, match="'scannet' is not a label set"):
-        tables.classes(root / "processed", "scannet")
-    with pytest.raises(UsageError, match=r"x\.txt: expected a name that ends in one of \.csv"):
-        tables.write_table("scenes", root / "processed", tmp_path / "x.txt")
-    place = shutil.copytree(root / "processed", tmp_path / "processed")
-    shutil.copy(place / f"val/{IDS[1]}.npz", place / f"train/{IDS[0]}.npz")
-    with pytest.raises(FileError, match=f"'{IDS[1]}'.*expected {IDS[0]}"):
-        tables.instances(place)
-    assert run_main("info", place, "-o", tmp_path / "instances.json").status == 2
 
 
 def test_info_prints_and_writes_tables(root, tmp_path):
@@ -149,3 +123,6 @@ def test_info_prints_and_writes_tables(root, tmp_path):
     assert len(classes) == 1 + 20 + 200
     assert classes[1].startswith("ScanNet20,0,1,wall,")
     assert outcome.json["rows"] == len(json.loads(path.read_text())) > 0
+    with pytest.raises(UsageError, match=r"x\.txt: expected a name that ends in one of \.csv"):
+        tables.write_table("scenes", place, tmp_path / "x.txt")
+    assert run_main("info", place, "-o", path).status == 2
