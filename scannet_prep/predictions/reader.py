@@ -60,7 +60,8 @@ class Predictions(NamedTuple):
             hint = f"did you mean {path.name}? Expected are a scene id and one of {endings}"
         scenes = count_of(len(scene_ids), "scene")
         names = list_some(missing)
-        problem = f"has no {self.task} predictions of {len(missing):,} of {scenes}: {names}"
+        counts = f"{len(missing):,} of {scenes}"
+        problem = f"has no {self.task} predictions of {counts}: {names}"
         raise MissingFileError(self.folder, problem, hint)
 
     def read(self, scene_id: str, vertex_count: int) -> tuple[Any, IntArray]:
@@ -114,7 +115,8 @@ class Predictions(NamedTuple):
         [scores] = load_arrays(path, "prob")
         is_table = scores.ndim == 2 and scores.size > 0
         is_float = scores.dtype.kind == "f"
-        if not (is_table and is_float) or np.isnan(scores).any():
+        has_scores = is_table and is_float
+        if not has_scores or np.isnan(scores).any():
             found = describe_array(scores)
             raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
         columns = scores.argmax(axis=1)
@@ -190,7 +192,8 @@ def read_numbers(path: Path) -> IntArray:
     """
     data = read_file(path)
     # A shortcut for numbers of one digit each, as in masks: digits and ends of lines alternate.
-    codes = np.frombuffer(data.rstrip(b"\n"), np.uint8)
+    lines = data.rstrip(b"\n")
+    codes = np.frombuffer(lines, np.uint8)
     digits = codes[::2] - ord("0")
     ends = codes[1::2]
     is_end = ends == ord("\n")

@@ -104,7 +104,8 @@ def annotate(
     # The group of each segment, (S,), and the number of segments of each group, (G,).
     # -1 for no group is counted in the first bin, which is dropped.
     group_of_segment = _assign_segments(segmentation, groups, warnings)
-    bins = np.bincount(group_of_segment + 1, minlength=len(groups) + 1)
+    bin_of_segment = group_of_segment + 1
+    bins = np.bincount(bin_of_segment, minlength=len(groups) + 1)
     segment_counts = bins[1:].tolist()
 
     annotated_groups = []
@@ -126,7 +127,8 @@ def annotate(
     # The ids of each group and, last, of none, which -1 reaches, (G + 1, 3); of each segment, (S,).
     ids = [(group.nyu40_id, group.scannet_id, group.id) for group in annotated_groups]
     ids.append((0, 0, -1))
-    nyu40_ids, scannet_ids, instances = np.array(ids)[group_of_segment].T
+    ids_of_segments = np.array(ids)[group_of_segment]
+    nyu40_ids, scannet_ids, instances = ids_of_segments.T
     return Annotation(
         nyu40_ids=nyu40_ids.astype(np.uint8).take(segmentation.indices),
         scannet_ids=scannet_ids.astype(np.uint16).take(segmentation.indices),

@@ -45,7 +45,8 @@ def points_and_normals(
     # (M a) x (M b) = C (a x b); for a rotation, C = M.
     if aligned_from_scan is not None:
         rotation = aligned_from_scan[:3, :3]
-        cofactors = np.cross(rotation[[1, 2, 0]], rotation[[2, 0, 1]])
+        next_rows = rotation[[1, 2, 0]]
+        cofactors = np.cross(next_rows, rotation[[2, 0, 1]])
         columns = move_columns(columns, aligned_from_scan[:3])
         sums = move_columns(sums, cofactors)
 

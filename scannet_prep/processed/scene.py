@@ -211,7 +211,8 @@ class ProcessedScene:
             array = getattr(self, _FIELDS.get(key, key))
             if array is not None:
                 arrays[key] = array
-        arrays["meta"] = np.array(json.dumps(self.meta.to_json(), separators=(",", ":")))
+        text = json.dumps(self.meta.to_json(), separators=(",", ":"))
+        arrays["meta"] = np.array(text)
         return arrays
 
 
@@ -245,7 +246,10 @@ def parse_processed(reader: NpzReader) -> ProcessedScene:
     problem = _find_structural_problem(arrays)
     if problem:
         raise FileError(reader.path, problem, DAMAGE_HINT)
-    fields: dict[str, Any] = {_FIELDS.get(key, key): array for key, array in arrays.items()}
+    fields: dict[str, Any] = {}
+    for key, array in arrays.items():
+        name = _FIELDS.get(key, key)
+        fields[name] = array
     return ProcessedScene(**fields, meta=meta)
 
 
@@ -272,16 +276,20 @@ def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:
     """Describe an array that is missing, unknown, or of the wrong type or shape; empty if none."""
     wrong_keys = (arrays.keys() ^ _LAYOUTS.keys()) - _OPTIONAL
     if wrong_keys:
-        return f"has the arrays {', '.join(arrays)}, expected {', '.join(_LAYOUTS)}"
+        found = ", ".join(arrays)
+        expected = ", ".join(_LAYOUTS)
+        return f"has the arrays {found}, expected {expected}"
     lengths = {"3": 3, "4": 4, "V": arrays["points"].size // 3}
     if "faces" in arrays:
         lengths["F"] = arrays["faces"].size // 3
     for key, array in arrays.items():
-        types, axes = _LAYOUTS[key]
+        listed_types, axes = _LAYOUTS[key]
+        types = listed_types.split()
         shape = tuple(lengths[axis] for axis in axes)
-        if array.dtype.str not in types.split() or array.shape != shape:
-            names = " or ".join(np.dtype(code).name for code in types.split())
-            return f"array {key!r} is {array.dtype} {array.shape}, expected {names} {shape}"
+        if array.dtype.str not in types or array.shape != shape:
+            names = " or ".join(np.dtype(code).name for code in types)
+            found = f"{array.dtype} {array.shape}"
+            return f"array {key!r} is {found}, expected {names} {shape}"
     return ""
 
 
