@@ -193,6 +193,7 @@ COLORS = [
     (JPEG.replace(b"da\xff\x00", b"da\xff\x01"), "JPEG marker 0x01 in the wrong"),
     (JPEG.replace(b"ta", b"\xff\xd8"), "JPEG marker 0xd8 in the wrong place"),
     (JPEG.replace(b"\x00\x05abc", b"\x05\x05abc"), "segment of a wrong length"),
+    (JPEG.replace(b"\x00\x05abc", b"\x00\x01abc"), "segment of a wrong length"),
     (JPEG.replace(FRAME_HEADER, b""), "without pixels"),
     (JPEG[:2] + FRAME_HEADER + JPEG[-2:], "without pixels"),
     (JPEG.replace(FRAME_HEADER, FRAME_HEADER[:5] + bytes(5)), "has 0 x 0 pixels"),
@@ -223,6 +224,13 @@ REFUSALS = [
 def test_damaged_stream_is_refused_with_its_frame(path, data, problem):
     with pytest.raises(FileError, match=problem):
         check(path, data)
+
+
+def test_image_of_an_impossible_size_is_refused_before_it_is_read(path):
+    path.write_bytes(patched(HEAD_BYTES + 80, "<Q", (1 << 26) + 1))
+    os.truncate(path, 1 << 28)
+    with pytest.raises(FileError, match="damaged within frame 0 of 5"):
+        SensorStream(path)
 
 
 def test_only_rigid_motions_are_tracked():

@@ -155,11 +155,6 @@ def _encode_transforms(record: FramesRecord, _: RawScene) -> bytes:
     return encode_json(transforms)
 
 
-def _encode_names(record: FramesRecord, _: RawScene) -> bytes:
-    """Encode the names of all frames, without the ending."""
-    return encode_npz(images=[f"{number:05}" for number in record.frames])
-
-
 def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
     """Encode the header of the stream of the frames, of which depth is in millimetres."""
     cameras = (record.color_camera, record.depth_camera)
@@ -181,7 +176,8 @@ SCENE_ENCODERS: Mapping[str, Callable[[FramesRecord, RawScene], bytes]] = {
     "colmap_points": _encode_colmap_points,
     "points": _encode_points,
     "transforms": _encode_transforms,
-    "names": _encode_names,
+    # Without the ending.
+    "names": lambda record, _: encode_npz(images=[f"{number:05}" for number in record.frames]),
     "stream_info": _encode_stream_info,
     "scan_info": lambda _, scene: read_file(scene.path(INFO)),
 }
