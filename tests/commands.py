@@ -119,22 +119,6 @@ def run_main(*words, cwd=None, main=main):
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
-def count_reads_in_new_process(*words):
-    """Run a command in a new process, and count how often it opens each file for reading.
-
-    Returns:
-        The counts by the name of the file.
-    """
-    program = """
-import json, sys
-from worker_functions import count_reads
-print(json.dumps(count_reads(*sys.argv[1:])))
-"""
-    outcome = run_words(PYTHON, "-c", program, *map(str, words), cwd=Path(__file__).parent)
-    assert outcome.status == 0, outcome.stderr
-    return outcome.json
-
-
 def process_all_test_scenes(root, vertices, *options):
     """Make a processed folder of all test scenes, each a copy of the one in `root/one`."""
     write_release(root / "raw", [TEST], vertices=vertices)

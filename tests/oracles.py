@@ -113,66 +113,41 @@ def vertex_normals(points, faces, matrix=None):
     return np.array(sums).reshape(-1, 3) / np.array(lengths)[:, None]
 
 
-class Universe:
-    """Disjoint sets with union by rank, as in the Segmentator."""
-
-    def __init__(self, count):
-        self.parents = list(range(count))
-        self.ranks = [0] * count
-        self.sizes = [1] * count
-
-    def find(self, x):
-        """Return the root of an element."""
-        y = x
-        while y != self.parents[y]:
-            y = self.parents[y]
-        self.parents[x] = y
-        return y
-
-    def join(self, x, y):
-        """Join the sets of two roots."""
-        if self.ranks[x] > self.ranks[y]:
-            self.parents[y] = x
-            self.sizes[x] += self.sizes[y]
-        else:
-            self.parents[x] = y
-            self.sizes[y] += self.sizes[x]
-            if self.ranks[x] == self.ranks[y]:
-                self.ranks[y] += 1
-
-
 def mesh_segments(points, faces, threshold, min_vertices):
     """Compute superpoints, step by step in the order of the official Segmentator, in float32.
 
     Edges are sorted stably, with NaN last. Segments are numbered in the order of their first
     vertices.
     """
+    # The set of each vertex. The first vertex of a list stands for the set.
+    sets = [[vertex] for vertex in range(len(points))]
+
+    def join(a, b):
+        small, large = sorted((a, b), key=len)
+        large += small
+        for vertex in small:
+            sets[vertex] = large
+        return large
+
     with np.errstate(all="ignore"):
         edges = weighted_edges(points, faces)
-        # NaN comes last.
         edges.sort(key=lambda edge: np.nan_to_num(edge[0], nan=np.inf))
 
-        universe = Universe(len(points))
         thresholds = [np.float32(threshold)] * len(points)
         for weight, start, end in edges:
-            a = universe.find(start)
-            b = universe.find(end)
-            if a != b and weight <= thresholds[a] and weight <= thresholds[b]:
-                universe.join(a, b)
-                a = universe.find(a)
-                size = np.float32(universe.sizes[a])
-                thresholds[a] = weight + np.float32(threshold) / size
+            a, b = sets[start], sets[end]
+            if a is not b and weight <= thresholds[a[0]] and weight <= thresholds[b[0]]:
+                joined = join(a, b)
+                share = np.float32(threshold) / np.float32(len(joined))
+                thresholds[joined[0]] = weight + share
 
     for _, start, end in edges:
-        a = universe.find(start)
-        b = universe.find(end)
-        if a != b and min(universe.sizes[a], universe.sizes[b]) < min_vertices:
-            universe.join(a, b)
+        a, b = sets[start], sets[end]
+        if a is not b and min(len(a), len(b)) < min_vertices:
+            join(a, b)
 
     numbers = {}
-    return [
-        numbers.setdefault(universe.find(vertex), len(numbers)) for vertex in range(len(points))
-    ]
+    return [numbers.setdefault(members[0], len(numbers)) for members in sets]
 
 
 def weighted_edges(points, faces):

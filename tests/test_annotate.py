@@ -55,7 +55,6 @@ def test_tiny_scene_has_the_arrays_found_by_hand(tmp_path):
         "axis_alignment": np.reshape(tiny.ALIGNMENT, (4, 4)),
     }
     check_same(arrays, expected)
-    assert scene.labels.tolist() == [label - 1 for label in tiny.LABELS20]
     assert scene.meta.segment_ids == (0, 2, 4, 5)
     assert scene.meta.scene_type == "Bedroom / Hotel"
     assert scene.meta.warnings == ()
@@ -175,7 +174,6 @@ def test_labels_ply_replaces_nyu40_ids_and_nothing_else(tmp_path):
     # One vertex is a wall by the groups, and 40 in labels.ply.
     contradiction = SceneWarning(WarningKind.LABELS_CONTRADICT_GROUPS, count=1)
     assert scene.meta.warnings == (outside, contradiction)
-    assert alone.stored_labels.tolist() == scene.stored_labels.tolist()
     assert ids(alone) == (nyu40_ids, [0] * 6, [-1] * 6)
     assert alone.meta.warnings == (SceneWarning(WarningKind.NO_AGGREGATION), outside)
 
@@ -305,14 +303,9 @@ def test_synthetic_scene_equals_the_loops_and_has_the_same_bytes_each_time(tmp_p
 
     assert encode_processed(process_written(raw, **options)) == encode_processed(scene)
     assert list(find_problems(scene)) == []
-    groups = [
-        {"id": entry.id, "label": entry.raw_category, "segments": entry.segment_ids}
-        for entry in made.groups
-    ]
+    groups = [group(entry.id, entry.segment_ids, entry.raw_category) for entry in made.groups]
     expected_ids = oracles.ids_of_vertices(made.segment_ids.tolist(), groups)
     assert ids(scene) == expected_ids
-    repeated = SceneWarning(WarningKind.REPEATED_GROUPS, count=len(groups))
-    assert repeated in scene.meta.warnings
     nyu40_ids, scannet_ids, _ = expected_ids
     is_200 = "scannet200" in options
     labels = oracles.labels200(scannet_ids) if is_200 else oracles.labels20(nyu40_ids)
@@ -347,7 +340,6 @@ def test_repeated_groups_are_dropped_and_override_no_later_group():
         SceneWarning(WarningKind.REPEATED_GROUPS, count=3),
     )
     assert overridden.instances.tolist() == [0, 0, 1, 1, -1, -1]
-    assert ids(overridden) == oracles.ids_of_vertices(tiny.SEGMENT_IDS, groups)
 
 
 def test_groups_of_unknown_categories_are_unlabeled_instances_and_counted_by_name():
@@ -360,9 +352,6 @@ def test_groups_of_unknown_categories_are_unlabeled_instances_and_counted_by_nam
         SceneWarning(WarningKind.UNKNOWN_CATEGORY, "'trashcan' (did you mean 'trash can'?)", 2),
         SceneWarning(WarningKind.UNKNOWN_CATEGORY, "'dishrack' (did you mean 'dish rack'?)", 1),
     )
-    for name in ("Chair", " chair", "chair ", "chairs\u200b"):
-        (warning,) = annotate_groups([group(0, [0], name)]).warnings
-        assert warning.subject == f"{name!r} (did you mean 'chair'?)"
 
 
 def test_ids_may_be_strings_and_those_that_are_null_or_unknown_are_counted():
@@ -378,9 +367,11 @@ def test_ids_may_be_strings_and_those_that_are_null_or_unknown_are_counted():
 
 @pytest.mark.parametrize("group_ids", [(None, 1), (7, 7), (0, 40_000), (-1, 0), (10**40, 0)])
 def test_unusable_group_ids_are_replaced_by_the_file_order(group_ids):
-    first, second = group_ids
+    groups = [
+        group(number, [segment], "chair") for number, segment in zip(group_ids, (0, 2), strict=True)
+    ]
 
-    annotation = annotate_groups([group(first, [0], "chair", 4), group(second, [2], "table", 4)])
+    annotation = annotate_groups(groups)
 
     assert annotation.instances.tolist() == [0, 0, 1, 1, -1, -1]
     counts = [(warning.kind, warning.count) for warning in annotation.warnings]
@@ -399,14 +390,13 @@ def test_as_many_groups_as_int16_can_number_are_annotated():
 
 
 def test_label_map_that_differs_from_the_built_in_one_is_used():
-    changed = {"floor": RawIds(9, 9), "desk": RawIds(1, 1), "my own": RawIds(5, 5)}
+    changed = {"floor": RawIds(9, 8), "my own": RawIds(5, 5)}
     label_map = LabelMap("other.tsv", {**builtin_label_map().rows, **changed})
 
-    groups = [*tiny.GROUPS, group(2, [5], "my own")]
-    annotation = annotate_groups(groups, label_map=label_map)
+    annotation = annotate_groups([*tiny.GROUPS, group(2, [5], "my own")], label_map=label_map)
 
-    assert annotation.nyu40_ids[5] == 5
-    assert RawIds(annotation.scannet_ids[0], annotation.nyu40_ids[0]) == RawIds(9, 9)
+    assert annotation.scannet_ids.tolist() == [9, 9, 1, 1, 1, 5]
+    assert annotation.nyu40_ids.tolist() == [8, 8, 1, 1, 1, 5]
     assert annotation.warnings == ()
 
 

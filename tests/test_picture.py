@@ -10,7 +10,7 @@ from scannet_prep import SCANNET20, read_processed
 from scannet_prep.synthetic.scene import make_scene
 from scannet_prep.view import picture
 from scannet_prep.view.coloring import Coloring, ViewedScene, color_labels, view_scene
-from scannet_prep.view.picture import THUMBNAIL, PictureOptions, View, draw_scene
+from scannet_prep.view.picture import PictureOptions, View, draw_scene
 
 WHITE = (255, 255, 255)
 RED = (250, 0, 0)
@@ -23,24 +23,16 @@ def has_no_smooth_edges(monkeypatch):
     monkeypatch.setattr(picture, "_SAMPLES", 1)
 
 
-def make_viewed(points, colors, faces=None, **arrays):
-    points = np.array(points, np.float32)
-    colors = np.array(colors, np.uint8)
-    return ViewedScene(
-        scene_id="room",
-        points=points,
-        normals=arrays.get("normals"),
-        faces=None if faces is None else np.array(faces),
-        colorings={"rgb": Coloring("colours", colors)},
-    )
+def make_viewed(points, colors, faces=None, normals=None):
+    rgb = Coloring("colours", np.array(colors, np.uint8))
+    return ViewedScene("room", np.array(points, np.float32), normals, faces, {"rgb": rgb})
 
 
 def squares(*heights):
     """Return the corners and triangles of horizontal squares that face up."""
-    corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float32)
-    points = [np.column_stack([corners, np.full(4, height)]) for height in heights]
-    faces = [np.array([[0, 1, 2], [0, 2, 3]]) + 4 * number for number in range(len(heights))]
-    return np.concatenate(points), np.concatenate(faces)
+    points = [(x, y, height) for height in heights for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))]
+    faces = [(at, at + 1 + i, at + 2 + i) for at in range(0, len(points), 4) for i in (0, 1)]
+    return points, np.array(faces)
 
 
 def colors_of(image):
@@ -51,9 +43,9 @@ def count(image, color):
     return np.count_nonzero((image == color).all(axis=2))
 
 
-def draw(scene, view="top", **options):
+def draw(scene, view="top", color="rgb", **options):
     options = PictureOptions(View.parse(view), (60, 40), has_legend=False, **options)
-    return draw_scene(scene, "rgb", options)
+    return draw_scene(scene, color, options)
 
 
 def test_nearer_square_hides_the_other_and_backs_are_not_drawn():
@@ -66,7 +58,7 @@ def test_nearer_square_hides_the_other_and_backs_are_not_drawn():
     assert colors_of(draw(turned, "0,-90")) == {WHITE, RED}
     # The farther one comes last among the faces.
     points, faces = squares(1, 0)
-    assert colors_of(draw(replace(scene, points=points))) == {WHITE, RED}
+    assert colors_of(draw(replace(scene, points=np.array(points)))) == {WHITE, RED}
 
 
 def test_scene_fills_the_picture_with_the_right_side_up():
@@ -88,6 +80,7 @@ def test_nearer_points_hide_others_and_from_above_there_is_no_perspective():
         points = [*corners, *([2, 5, height] for height in heights)]
         image = draw(make_viewed(points, [WHITE, WHITE, RED, BLUE]))
         assert colors_of(image) == {WHITE, seen}
+    assert RED in colors_of(draw(make_viewed([[5, 5, 5]], [RED])))
 
 
 def test_points_that_face_away_are_not_drawn():
@@ -96,7 +89,6 @@ def test_points_that_face_away_are_not_drawn():
 
     assert colors_of(draw(scene)) == {WHITE, RED, (9, 9, 9)}
     assert BLUE in colors_of(draw(scene, "0,-90"))
-    assert RED in colors_of(draw(make_viewed([[5, 5, 5]], [RED])))
 
 
 def find_nearest_faces(corners, nearness, width, height):
@@ -128,15 +120,15 @@ def test_at_most_1_percent_of_the_pixels_show_another_class_than_a_z_buffer():
         classes[list(group.segment_ids)] = 5 * number
     colors = classes[mesh.segment_ids, np.newaxis] + [0, 1, 2]
     scene = make_viewed(mesh.positions, colors, mesh.faces)
-    width, height = 1600, 1200
+    width, height = size = (1600, 1200)
     for text in ("orbit", "top"):
         view = View.parse(text)
-        image = draw_scene(scene, "rgb", PictureOptions(view, (width, height), has_legend=False))
+        image = draw_scene(scene, "rgb", PictureOptions(view, size, has_legend=False))
 
         positions, depths = view.project(scene.points)
         low, high = positions.min(axis=0), positions.max(axis=0)
-        scale = (0.96 * np.array([width, height]) / (high - low)).min()
-        positions = (positions - (low + high) / 2) * scale + [width / 2, height / 2] - 0.5
+        scale = (0.96 * np.array(size) / (high - low)).min()
+        positions = (positions - (low + high) / 2) * scale + np.array(size) / 2 - 0.5
         nearness = 1 / depths if text != "top" else 1000 - depths
         nearest = find_nearest_faces(positions[scene.faces], nearness[scene.faces], width, height)
         is_drawn = nearest >= 0
@@ -146,15 +138,13 @@ def test_at_most_1_percent_of_the_pixels_show_another_class_than_a_z_buffer():
         assert differs.mean() < 0.008, text
 
 
-def test_classes_are_shaded_by_direction_and_keep_their_colour_apart_from_that():
+def test_classes_keep_their_colour_apart_from_the_light():
     points, faces = squares(0)
-    normals = np.tile([0, 0, 1.0], (4, 1))
-    scene = replace(
-        make_viewed(points, [RED] * 4, faces, normals=normals),
-        colorings={"labels": color_labels(np.full(4, 2), SCANNET20)},
-    )
-    options = PictureOptions(View.parse("0,60"), (60, 40), has_legend=False)
-    (color,) = colors_of(draw_scene(scene, "labels", options)) - {WHITE}
+    scene = make_viewed(points, [RED] * 4, faces, np.tile([0, 0, 1.0], (4, 1)))
+    scene.colorings["labels"] = color_labels(np.full(4, 2), SCANNET20)
+
+    (color,) = colors_of(draw(scene, "0,60", "labels")) - {WHITE}
+
     share = np.array(color) / SCANNET20.colors[2]
     assert 0.85 < share.min() <= share.max() <= 1
 
@@ -165,18 +155,20 @@ def viewed(whole_dir):
 
 
 def test_hidden_classes_are_left_out_of_every_colouring_and_of_the_legend(viewed):
-    names = [each.name for each in viewed.colorings["scannet20"].categories]
-    options = PictureOptions(size=(400, 300), hidden=tuple(names))
-    assert colors_of(draw_scene(viewed, "scannet20", options)[:, 300:]) == {WHITE}
-    options = replace(options, has_legend=False)
-    assert colors_of(draw_scene(viewed, "rgb", options)) == {WHITE}
+    categories = viewed.colorings["scannet20"].categories
+    options = PictureOptions(size=(800, 600))
+    colors = colors_of(draw_scene(viewed, "scannet20", options)[:, 600:])
+    assert {each.color for each in categories} <= colors
+
+    options = replace(options, hidden=tuple(each.name for each in categories))
+    assert colors_of(draw_scene(viewed, "scannet20", options)[:, 600:]) == {WHITE}
+    assert colors_of(draw_scene(viewed, "rgb", replace(options, has_legend=False))) == {WHITE}
 
 
 def test_triangle_is_left_out_with_each_of_its_corners():
     points, faces = squares(0)
     scene = make_viewed(points, [RED, RED, RED, BLUE], faces)
-    classes = color_labels(np.array([0, 5, 0, 0]), SCANNET20)
-    scene = replace(scene, colorings={**scene.colorings, "labels": classes})
+    scene.colorings["labels"] = color_labels(np.array([0, 5, 0, 0]), SCANNET20)
 
     assert 0.4 < count(draw(scene, hidden=("sofa",)), RED) / count(draw(scene), RED) < 0.6
 
@@ -188,13 +180,3 @@ def test_some_of_the_points_are_drawn_larger():
 
     assert colors_of(image) == {WHITE, (0, 0, 0), (120, 0, 0)}
     assert count(image, 0) > count(draw(scene), 0)
-
-
-def test_legend_lists_the_classes_with_their_shares_in_a_column_at_the_right(viewed):
-    image = draw_scene(viewed, "scannet20", PictureOptions(size=(800, 600)))
-    colors = {each.color for each in viewed.colorings["scannet20"].categories}
-
-    assert colors <= colors_of(image[:, 600:])
-    # Between the squares and the shares.
-    assert colors_of(image[:, 616:618]) == {WHITE}
-    assert len(colors_of(draw_scene(viewed, "scannet20", THUMBNAIL))) > 3

@@ -60,16 +60,8 @@ LABELS20 = (2, 2, 1, 1, 1, 0)
 S = 5**-0.5
 NORMALS = ((0, 0, 1), (0, 0, 1), (0, -S, 2 * S), (0, -2 * S, S), (0, -1, 0), (0, -1, 0))
 
-_CODES = {
-    "char": "b",
-    "uchar": "B",
-    "short": "h",
-    "ushort": "H",
-    "int": "i",
-    "uint": "I",
-    "float": "f",
-    "double": "d",
-}
+_TYPES = ("char", "uchar", "short", "ushort", "int", "uint", "float", "double")
+_CODES = dict(zip(_TYPES, "bBhHiIfd", strict=True))
 
 
 @dataclass(frozen=True)
@@ -264,20 +256,13 @@ def write_tiny(raw_dir, files=None, scene_id=SCENE_ID):
     return list_raw(raw_dir).scenes[SceneId(scene_id)]
 
 
-def process_tiny(
-    raw_dir,
-    files=None,
-    *,
-    split=Split.TRAIN,
-    scene_id=SCENE_ID,
-    **options,
-):
-    """Write the tiny scene as `write_tiny` does, and process it with these `ProcessOptions`."""
-    return process_written(write_tiny(raw_dir, files, scene_id), split, **options)
+def process_tiny(raw_dir, files=None, *, scene_id=SCENE_ID, **options):
+    """Write the tiny scene as `write_tiny` does, and process it as `process_written` does."""
+    return process_written(write_tiny(raw_dir, files, scene_id), **options)
 
 
 def process_written(scene, split=Split.TRAIN, **options):
-    """Process a scene, and return what is read from its encoded form."""
+    """Process a scene with these `ProcessOptions`, and read it from its encoded form."""
     made = process_scene(scene, split, ProcessOptions(**options), builtin_label_map())
     parsed = parse_processed(NpzReader(b"".join(encode_processed(made)), f"{scene.scene_id}.npz"))
     assert parsed.meta == made.meta

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,31 +62,3 @@ class DiesWhileStarting:
         if len(dead_workers) < self.count:
             (self.folder / f"{os.getpid()}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def count_reads(*words):
-    """Run a command in this process, and count how often it opens each file for reading.
-
-    Scenes are made in this process, too. The hook cannot be removed, so call this in a process of
-    its own.
-
-    Returns:
-        The counts by the name of the file.
-    """
-    from commands import run_main  # slow: most workers need not import it
-
-    counts = Counter()
-
-    def note(event, arguments):
-        if event != "open":
-            return
-        path, mode, flags = arguments
-        # `os.open` has no mode: it opens files for `FileIO`, which reports them, too.
-        if mode is not None and isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY:
-            name = Path(str(path)).name
-            counts[name.removeprefix(".").removesuffix(".part")] += 1
-
-    sys.addaudithook(note)
-    outcome = run_main(*words)
-    assert outcome.status == 0, outcome.stderr
-    return dict(counts)
