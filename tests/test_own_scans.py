@@ -174,11 +174,12 @@ OWN_MESHES = [
     (
         Ply(
             extra_before=[("float", "s"), ("float", "nx")],
+            face_extra=[("uchar", "flags")],
             last_element="camera",
             comments=["comment TextureFile room.png"],
         ),
         RGB,
-        [f"{UNUSED}TextureFile room.png, s, nx, element camera"],
+        [f"{UNUSED}TextureFile room.png, s, nx, flags, element camera"],
     ),
     (Ply(positions=3 * BIG), RGB, ["large_mesh: the mesh is 180 m long"]),
     (Ply(positions=BIG / 60 * 100), RGB, []),
