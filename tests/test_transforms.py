@@ -44,11 +44,8 @@ MOVING = [
     Sometimes(Jitter(), 0.7), Compose(Scale(), Flip()),
 ]  # fmt: skip
 SELECTING = [CropPoints(20), CropPoints(20, (3, 7), SCANNET20), Drop(0.5), GridSample(0.5)]
-COLORS = [ColorJitter(), ChromaticAutoContrast(), Normalize()]
-STEPS = [*MOVING, *SELECTING, *COLORS[:2], InstanceTargets(SCANNET20)]
-EACH_STEP = pytest.mark.parametrize("step", STEPS, ids=repr)
-# A second grid, or changes of colours that are floats already.
-REFUSED_PAIRS = {(GridSample(0.5), GridSample(0.5)), *itertools.product([Normalize()], COLORS)}
+COLORS = [ColorJitter(), ChromaticAutoContrast()]
+STEPS = [*MOVING, *SELECTING, *COLORS, InstanceTargets(SCANNET20)]
 OPTIONAL = ("faces", "grid", "axis_alignment", "instance_boxes", "instance_centers")
 VERTEX_KEYS = ("points", "normals", "colors", "labels", "instances", "segments", "height")
 
@@ -72,66 +69,48 @@ def find_cells(points, size):
 # All transforms.
 
 
-@EACH_STEP
-def test_transform_is_a_value_that_leaves_its_sample_alone_and_repeats_its_result(step):
-    sample = make_sample()
-    copy = pickle.loads(pickle.dumps(step))
-
-    result = step(sample, rng(3))
-
-    assert copy == step
-    assert hash(copy) == hash(step)
-    check_same(result, copy(make_sample(), rng(3)))
-    check_same(sample, make_sample())
-    for key in VERTEX_KEYS:
-        assert result[key].flags.c_contiguous, key
-        assert len(result[key]) == len(result["points"]), key
-    if step != GridSample(0.5):
-        assert len(step(make_sample(0), rng())["points"]) == 0
-
-
-@EACH_STEP
-def test_two_composed_transforms_agree_with_one_after_the_other(step):
-    for second, seed in itertools.product(STEPS, range(3)):
-        if (step, second) in REFUSED_PAIRS:
-            continue
-        result = Compose(step, second)(make_sample(seed=seed), rng(seed))
-        generator = rng(seed)
-        expected = second(step(make_sample(seed=seed), generator), generator)
-        assert list(result) == list(expected)
-        # Noise of colours is drawn for the vertices that remain.
-        late = {"colors"} if ColorJitter() in (step, second) else set()
-        for key in result.keys() - late:
-            assert np.array_equal(result[key], expected[key]), (second, key)
-
-
-@EACH_STEP
-def test_keys_that_no_longer_hold_are_removed_whatever_chance_and_size_are(step):
-    boxes = {"instance_boxes", "instance_centers"}
+@pytest.mark.parametrize("step", STEPS, ids=repr)
+def test_transform_is_a_value_whose_result_has_the_same_keys_whatever_chance_and_size_are(step):
     lost = set()
     if step in MOVING:
-        lost = boxes | {"grid", "axis_alignment"}
+        lost = {"instance_boxes", "instance_centers", "grid", "axis_alignment"}
     if step in SELECTING:
-        lost = boxes | {"faces"}
-    transforms = [step]
-    if step != InstanceTargets(SCANNET20):  # which makes boxes
-        transforms.append(Sometimes(Compose(Sometimes(step, 0.7))))
-    # A crop of few vertices changes nothing, but its keys are the same.
-    for transform, count in itertools.product(transforms, range(10, 60, 5)):
+        lost = {"instance_boxes", "instance_centers", "faces"}
+    transforms = [step, Sometimes(Compose(Sometimes(step, 0.7)))]
+    # There are no cells without points. A crop of few vertices changes nothing.
+    for transform, count in itertools.product(transforms, range(5 * (step in SELECTING), 60, 5)):
         optional = dict.fromkeys(OPTIONAL, np.ones((count, 3)))
-        result = transform(make_sample(count) | optional, rng(count))
+        sample = make_sample(count) | optional
+        copy = pickle.loads(pickle.dumps(transform))
+
+        result = transform(sample, rng(count))
+
+        assert copy == transform
+        assert hash(copy) == hash(transform)
+        check_same(result, copy(make_sample(count) | optional, rng(count)))
+        check_same(sample, make_sample(count) | optional)
         assert optional.keys() - result.keys() == lost
+        for key in VERTEX_KEYS:
+            assert result[key].flags.c_contiguous, key
 
 
-def test_own_steps_receive_whole_samples_between_the_others():
-    def add_mean(sample, _):
-        return sample | {"mean": sample["points"].mean(axis=0)}
+def add_mean(sample, _):
+    return sample | {"mean": sample["points"].mean(axis=0)}
 
-    sample = Compose(Drop(0.5), add_mean, Sometimes(add_mean, 0), Flip(1))(make_sample(), rng())
 
-    expected = Drop(0.5)(make_sample(), rng())["points"]
-    assert sample["mean"].tolist() == expected.mean(axis=0).tolist()
-    assert np.array_equal(sample["points"], expected * [-1, -1, 1])
+def test_two_composed_transforms_agree_with_one_after_the_other():
+    pairs = itertools.permutations([*STEPS, add_mean], 2)
+    for (first, second), seed in itertools.product(pairs, range(3)):
+        if first == Normalize() and second in COLORS:
+            continue  # refused
+        result = Compose(first, second)(make_sample(seed=seed), rng(seed))
+        generator = rng(seed)
+        expected = second(first(make_sample(seed=seed), generator), generator)
+        assert list(result) == list(expected)
+        # Noise of colours is drawn for the vertices that remain.
+        late = {"colors"} if ColorJitter() in (first, second) else set()
+        for key in result.keys() - late:
+            assert np.array_equal(result[key], expected[key]), (first, second, key)
 
 
 # Selections.
@@ -171,12 +150,11 @@ def test_crop_is_centred_on_each_of_its_classes_equally_often():
 def test_drop_keeps_its_share_in_order_and_all_annotated_vertices(share, annotated, seed):
     sample = make_sample()
     kept = Drop(share)(sample, rng(seed))["labels"].tolist()
-    assert len(set(kept)) == max(1, 40 - round(40 * share))
+    assert len(kept) == max(1, 40 - round(40 * share))
 
     sample["annotated"] = mark(40, annotated)
     result = Drop(share)(sample, rng(seed))
     check_rows(sample, result, sorted({*kept, *annotated}))
-    assert result["annotated"].sum() == len(annotated)
 
 
 @given(
@@ -188,20 +166,17 @@ def test_drop_keeps_its_share_in_order_and_all_annotated_vertices(share, annotat
 def test_grid_sample_keeps_one_vertex_of_each_cell_or_the_annotated_ones(size, seed, count, marked):
     sample = make_sample(count, seed)
     annotated = marked.intersection(range(count))
-    if annotated:
-        sample["annotated"] = mark(count, annotated)
+    sample["annotated"] = mark(count, annotated)
 
     result = GridSample(size)(sample, rng(seed))
 
     kept = result["labels"].tolist()
     check_rows(sample, result, sorted({*kept, *annotated}))
     cells = find_cells(sample["points"], size)
-    for cell in set(cells):
-        in_cell = {index for index in range(count) if cells[index] == cell}
-        kept_in_cell = in_cell.intersection(kept)
-        assert len(kept_in_cell) == 1 or kept_in_cell == in_cell & annotated
-    assert result["grid"].dtype == np.int32
+    marked_cells = [cells[index] for index in annotated]
+    assert len(kept) == sum(max(1, marked_cells.count(cell)) for cell in set(cells))
     cells = np.array(cells)
+    assert result["grid"].dtype == np.int32
     assert np.array_equal(result["grid"], cells[kept] - cells.min(axis=0))
     representatives = result["labels"][result["inverse"]]
     assert np.array_equal(cells[representatives], cells)
@@ -228,50 +203,38 @@ def test_grid_sample_may_keep_any_vertex_of_a_cell(annotated):
 # Motion.
 
 
-@pytest.mark.parametrize(
-    ("axis", "plane", "center"),
-    [("x", [1, 2], None), ("y", [2, 0], (0.5, -1, 2)), ("z", [0, 1], None)],
-)
-def test_rotate_turns_points_about_the_center_and_normals_about_the_origin(axis, plane, center):
-    sample = make_sample(12)
-
-    result = Rotate(-45, 22.5, axis, center)(sample, rng(7))
-
-    turn = cmath.rect(1, math.radians(rng(7).uniform(-45, 22.5)))
-    points = sample["points"]
-    origin = center or (points.min(axis=0) + points.max(axis=0)) / 2
-    for key, fixed in {"points": origin, "normals": np.zeros(3)}.items():
-        expected = sample[key] - fixed
-        turned = expected[:, plane] @ [1, 1j] * turn
-        expected[:, plane] = np.column_stack([turned.real, turned.imag])
-        assert result[key] - fixed == pytest.approx(expected, abs=1e-5)
-
-
-def test_flip_reflects_points_and_normals_along_x_and_y_independently():
-    sample = make_sample(6)
-    found = set()
-    for seed in range(30):
-        result = Flip()(sample, rng(seed))
-        signs = np.sign(result["points"][0] / sample["points"][0])
-        for key in ("points", "normals"):
-            assert np.array_equal(result[key], sample[key] * signs)
-        found.add(tuple(signs))
-    assert found == {(1, 1, 1), (1, -1, 1), (-1, 1, 1), (-1, -1, 1)}
-
-
-@pytest.mark.parametrize("anisotropic", [False, True])
-def test_scale_keeps_normals_perpendicular_to_surfaces(anisotropic):
+def check_motion(step, matrix, origin=0, moved_origin=0, seed=7):
+    """Check that points (rows) are multiplied by a matrix, and normals stay perpendicular."""
     sample = make_sample(30)
     sample["normals"][1] = 0  # undefined
 
-    result = Scale(0.5, 1.5, anisotropic)(sample, rng(5))
+    result = step(sample, rng(seed))
 
-    factors = rng(5).uniform(0.5, 1.5, 3 if anisotropic else 1)
-    assert result["points"] == pytest.approx(sample["points"] * factors, abs=1e-6)
-    along_surface = np.cross(sample["normals"], sample["points"]) * factors
-    assert np.abs((along_surface * result["normals"]).sum(axis=1)).max() < 1e-5
-    lengths = np.linalg.norm(result["normals"], axis=1)
-    assert lengths == pytest.approx([1, 0, *[1] * 28], abs=1e-6)
+    points = (sample["points"] - origin) @ matrix + moved_origin
+    assert result["points"] == pytest.approx(points, abs=1e-5)
+    normals = sample["normals"] @ np.linalg.inv(matrix).T
+    lengths = np.linalg.norm(normals, axis=1, keepdims=True)
+    assert result["normals"] == pytest.approx(normals / lengths.clip(1e-9), abs=1e-5)
+
+
+def test_points_are_turned_reflected_scaled_and_centred():
+    points = make_sample(30)["points"]
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2
+    turn = cmath.rect(1, math.radians(rng(7).uniform(-45, 22.5)))
+    turns = [("x", [1, 2], None), ("y", [2, 0], (0.5, -1, 2)), ("z", [0, 1], None)]
+    for axis, plane, center in turns:
+        matrix = np.eye(3)
+        matrix[np.ix_(plane, plane)] = [[turn.real, turn.imag], [-turn.imag, turn.real]]
+        fixed = center or middle
+        check_motion(Rotate(-45, 22.5, axis, center), matrix, fixed, fixed)
+
+    for seed in range(9):
+        signs = np.where(rng(seed).random(2) < 0.5, -1, 1)
+        check_motion(Flip(), np.diag([*signs, 1]), seed=seed)
+    check_motion(Scale(0.5, 1.5), np.eye(3) * rng(7).uniform(0.5, 1.5))
+    check_motion(Scale(0.5, 1.5, anisotropic=True), np.diag(rng(7).uniform(0.5, 1.5, 3)))
+    for step in (CenterShift(), Normalize()):
+        check_motion(step, np.eye(3), [*middle[:2], points.min(axis=0)[2]])
 
 
 def test_jitter_is_normal_noise_clipped_at_the_limit():
@@ -281,29 +244,26 @@ def test_jitter_is_normal_noise_clipped_at_the_limit():
 
     quartiles = np.quantile(change, [0, 0.25, 0.5, 0.75, 1])
     assert quartiles == pytest.approx([-0.015, -0.00674, 0, 0.00674, 0.015], abs=2e-4)
-    # Each coordinate by itself, and no number twice, apart from the limits.
+    # No number twice, apart from the limits.
     assert len(np.unique(change)) > 0.8 * change.size
-    assert np.corrcoef(change.T) == pytest.approx(np.eye(3), abs=0.03)
 
 
 def distort_by_loops(points, granularity, magnitude, generator):
     """Distort points in double precision, as the three programs describe it."""
     lowest = points.min(axis=0)
-    extents = (points.max(axis=0) - lowest).tolist()
-    shape = [int(extent // granularity) + 3 for extent in extents]
+    shape = ((points.max(axis=0) - lowest) // granularity).astype(int) + 3
     noise = generator.standard_normal((3, *shape), np.float32).astype(np.float64)
     for axis in (1, 1, 2, 2, 3, 3):
         noise = np.apply_along_axis(np.convolve, axis, noise, np.ones(3) / 3, "same")
 
+    positions = (points - lowest) / granularity
+    cells = np.floor(positions).astype(int)
     result = points.copy()
-    for index, point in enumerate(points):
-        position = (point - (lowest - granularity)) / granularity
-        cell = np.floor(position).astype(int)
-        fraction = position - cell
-        for corner in itertools.product((0, 1), repeat=3):
-            weight = np.where(corner, fraction, 1 - fraction).prod()
-            x, y, z = cell + corner
-            result[index] += weight * noise[:, x, y, z] * magnitude
+    for corner in itertools.product((0, 1), repeat=3):
+        weights = np.where(corner, positions - cells, cells + 1 - positions).prod(axis=1)
+        # The grid begins one cell below the lowest point.
+        x, y, z = cells.T + np.add(corner, 1)[:, None]
+        result += (noise[:, x, y, z] * weights * magnitude).T
     return result
 
 
@@ -318,18 +278,14 @@ def test_elastic_distortion_interpolates_smoothed_noise_like_a_loop():
     assert result == pytest.approx(expected, abs=2e-4)
 
 
-def test_center_shift_and_normalize_put_the_scene_on_the_origin():
-    sample = make_sample()
-    x, y, z = sample["points"].T.tolist()
-    origin = [(min(x) + max(x)) / 2, (min(y) + max(y)) / 2, min(z)]
-    for step in (CenterShift(), Normalize()):
-        result = step(sample, rng())
-        assert result["points"] == pytest.approx(sample["points"] - origin, abs=1e-6)
-    assert result["colors"] == pytest.approx(sample["colors"] / 127.5 - 1, abs=1e-6)
-    assert result["colors"].dtype == np.float32
-
-
 # Colours.
+
+
+def test_normalize_scales_colors_to_one():
+    sample = make_sample()
+    colors = Normalize()(sample, rng())["colors"]
+    assert colors == pytest.approx(sample["colors"] / 127.5 - 1, abs=1e-6)
+    assert colors.dtype == np.float32
 
 
 def test_color_jitter_shifts_channels_and_adds_noise_within_the_range_of_colors():
@@ -342,7 +298,6 @@ def test_color_jitter_shifts_channels_and_adds_noise_within_the_range_of_colors(
     assert colors.mean(axis=0) == pytest.approx(128 + shifts, abs=0.2)
     assert colors.std(axis=0) == pytest.approx([4] * 3, rel=0.05)
     assert (jitter(20, 0, 250) == np.rint(250 + shifts).clip(0, 255)).all()
-    assert (jitter(0, 1e-6, 250) == 250).all()
     assert jitter(0, 4, 253).min() > 220
     assert jitter(0, 4, 2).max() < 30
 
@@ -373,15 +328,13 @@ def test_mix_joins_vertices_and_keeps_ids_apart():
 
     assert set(mixed) == set(first) - {"faces", "boxes"}
     for key in VERTEX_KEYS:
-        expected = second[key]
+        ids = second[key]
         if key in ("instances", "segments"):
-            shift = max(first[key]) + 1
-            expected = [id_ + shift if id_ >= 0 else -1 for id_ in expected]
-        assert mixed[key].tolist() == [*first[key].tolist(), *np.array(expected).tolist()]
+            ids = np.where(ids < 0, -1, ids + first[key].max() + 1)
+        assert mixed[key].tolist() == [*first[key].tolist(), *ids.tolist()]
 
     batch = Mix3D(collate, 1.0, GridSample(0.5))(scenes)
     assert batch["scene_ids"] == ["scene0000_00+scene0000_00", "scene0000_00"]
-    assert batch["label_set"] == "ScanNet20"
     cells = np.column_stack([batch["batch"], batch["grid"]])
     assert len(np.unique(cells, axis=0)) == len(batch["points"])
 
@@ -405,8 +358,7 @@ def test_fragments_contain_every_vertex_and_merge_to_means():
         index = part["index"]
         assert part["labels"].tolist() == index.tolist()
         assert sorted(cells[vertex] for vertex in index) == sorted(set(cells))
-        shifts = np.array(cells)[index] - part["grid"]
-        assert (shifts == shifts[0]).all()
+        assert np.array_equal(part["grid"], np.array(cells)[index] - np.min(cells, axis=0))
         scores.append((index, rng(number).random((len(index), 4))))
     merged = merge_fragments(scores, 60)
     assert merged.dtype == np.float32
@@ -451,13 +403,13 @@ def test_pointcept_preset_has_the_chances_and_sizes_of_pointcept():
     # As in configs/scannet/semseg-pt-v3m1-0-base.py.
     expected = Compose(
         CenterShift(),
-        Sometimes(Drop(0.2), 0.2),
+        Sometimes(Drop(), 0.2),
         Sometimes(Rotate(-180, 180), 0.5),
         Sometimes(Rotate(-2.8125, 2.8125, "x", center=None), 0.5),
         Sometimes(Rotate(-2.8125, 2.8125, "y", center=None), 0.5),
         Scale(0.9, 1.1),
-        Flip(0.5),
-        Jitter(0.005, 0.02),
+        Flip(),
+        Jitter(),
         Sometimes(ElasticDistortion(((0.2, 0.4), (0.8, 1.6))), 0.95),
         Sometimes(ChromaticAutoContrast(), 0.2),
         Sometimes(ColorJitter(12.75, 0), 0.95),
@@ -466,9 +418,6 @@ def test_pointcept_preset_has_the_chances_and_sizes_of_pointcept():
         CropPoints(50),
     )
     assert pointcept(grid_size=0.05, point_max=50) == expected
-    result = expected(make_sample(200), rng())
-    assert len(result["grid"]) == 50
-    assert "inverse" not in result
 
 
 # Refusals.
