@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import pickle
 import re
-import shutil
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 from archives import flip
 from commands import count_descriptors, edit_json
-from training_sources import KINDS, SIZES, TRAIN, check_same, draw, process_into, store
+from training_sources import KINDS, SIZES, TRAIN, check_same, draw, store
 
 from scannet_prep import (
     SCANNET20,
@@ -26,25 +24,20 @@ from scannet_prep import (
 )
 from scannet_prep.errors import (
     FileError,
-    MissingFileError,
-    ScanNetPrepError,
     UnknownSceneError,
     UsageError,
 )
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 
-BOTH_SETS = pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200], ids=lambda one: one.name)
-SEVERAL_KINDS = pytest.mark.parametrize("stored", ["folder", "archive", "url"], indirect=True)
+BOTH_SETS = pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200], ids=str)
 
 
 def find_train_ids(scene, label_set):
     """Train ids of the vertices, computed in a loop; -100 for unlabeled."""
     raw_ids = scene.nyu40_ids if label_set is SCANNET20 else scene.scannet_ids
-    ids = list(label_set.ids)
-    return np.array(
-        [ids.index(raw_id) if raw_id in ids else -100 for raw_id in raw_ids.tolist()], np.int64
-    )
+    train_ids = {raw_id: number for number, raw_id in enumerate(label_set.ids)}
+    return np.array([train_ids.get(raw_id, -100) for raw_id in raw_ids.tolist()])
 
 
 @BOTH_SETS
@@ -53,7 +46,6 @@ def test_sample_is_the_file_in_training_types(stored, training_folder, split, la
     dataset = ScanNet(stored.place, split=split, labels=label_set, ignore_index=-100)
     paths = sorted((training_folder / split).glob("*.npz"))
 
-    assert len(dataset) == len(paths)
     # Twice, because changing a sample must not change the next.
     for _ in range(2):
         for path, sample in zip(paths, dataset, strict=True):
@@ -74,7 +66,6 @@ def test_sample_is_the_file_in_training_types(stored, training_folder, split, la
                 "scene_id": path.stem,
             }
             check_same(sample, expected)
-            assert (sample["labels"] == -100).all() == (split == "test")
             assert sample.is_aligned is dataset.is_aligned is False
             for key in expected.keys() - {"label_set", "scene_id"}:
                 assert sample[key].flags.c_contiguous
@@ -106,7 +97,6 @@ def test_scenes_are_found_by_index_and_id(stored):
     for copy in (eval(call, {"ScanNet": ScanNet}), pickle.loads(pickle.dumps(dataset))):
         assert repr(copy) == repr(dataset)
         check_same(copy[2], dataset[2])
-        assert copy.digest == dataset.digest
     few = ScanNet(stored.place, split="train", keys=["labels", "points"])[0]
     assert list(few) == ["labels", "points", "label_set", "scene_id"]
 
@@ -140,30 +130,22 @@ def test_several_splits_are_one_dataset(stored):
     both = ScanNet(stored.place, split=["val", "train"])
 
     assert both.scene_ids == sorted(train.scene_ids + val.scene_ids)
-    assert both.lengths.sum() == train.lengths.sum() + val.lengths.sum()
     assert both.class_counts().tolist() == (train.class_counts() + val.class_counts()).tolist()
     for part in (train, val):
         check_same(both[part.scene_ids[0]], part[0])
 
 
-@pytest.mark.parametrize("kind", ["ids", "file", "name of a file", "indices"])
-def test_selection_holds_the_selected_scenes(source, tmp_path, kind):
+def test_selection_holds_the_selected_scenes(source, tmp_path):
     path = tmp_path / "names.txt"
     path.write_text(f"{TRAIN[2]}  # the last\n\n{TRAIN[0]}\n")
-    selection = {
-        "ids": [TRAIN[2], TRAIN[0]] * 2,
-        "file": path,
-        "name of a file": str(path),
-        "indices": np.array([2, -8]),
-    }[kind]
     whole = ScanNet(source, split="train")
-    part = ScanNet(source, split="train", scenes=selection)
+    for selection in ([TRAIN[2], TRAIN[0]] * 2, path, str(path), np.array([2, -8])):
+        part = ScanNet(source, split="train", scenes=selection)
 
-    assert part.scene_ids == [TRAIN[0], TRAIN[2]]
-    assert part.lengths.tolist() == whole.lengths[[0, 2]].tolist()
-    check_same(pickle.loads(pickle.dumps(part))[1], whole[2])
-    assert TRAIN[1] not in part
-    assert part.class_counts().sum() < whole.class_counts().sum()
+        assert part.scene_ids == [TRAIN[0], TRAIN[2]]
+        assert part.lengths.tolist() == whole.lengths[[0, 2]].tolist()
+        check_same(pickle.loads(pickle.dumps(part))[1], whole[2])
+        assert part.class_counts().sum() < whole.class_counts().sum()
 
 
 def test_digest_covers_scenes_bytes_label_set_and_points(source, folder):
@@ -187,12 +169,15 @@ def test_digest_covers_scenes_bytes_label_set_and_points(source, folder):
     assert len(digests | {digest(folder)}) == 6
 
 
-def test_aligned_folder_is_aligned_by_the_matrix_of_its_samples(training_folder, tmp_path):
+def test_aligned_folder_is_aligned_by_the_matrix_of_its_samples(
+    training_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(training_folder.parent))
     options = ProcessOptions(scannet200=True, align_axis=True)
     process.run(process.plan(training_folder.parent / "ScanNet", tmp_path, options), jobs=1)
     dataset = ScanNet(tmp_path, split="train")
     assert dataset.is_aligned
-    for sample, scan in zip(dataset, ScanNet(training_folder, split="train"), strict=True):
+    for sample, scan in zip(dataset, ScanNet("~/processed", split="train"), strict=True):
         matrix = scan["axis_alignment"]
         assert sample.is_aligned
         assert np.array_equal(sample["axis_alignment"], matrix)
@@ -203,7 +188,6 @@ def test_aligned_folder_is_aligned_by_the_matrix_of_its_samples(training_folder,
 # Threads, memory and open files.
 
 
-@SEVERAL_KINDS
 def test_threads_read_at_once(stored):
     dataset = pickle.loads(pickle.dumps(ScanNet(stored.place, split="train")))
     order = [index % 3 for index in range(60 if stored.kind == "url" else 300)]
@@ -222,7 +206,6 @@ def read_private_bytes():
     return 1024 * int(re.search(r"Private_Dirty: +(\d+)", rollup)[1])
 
 
-@SEVERAL_KINDS
 def test_epochs_accumulate_nothing_and_leave_no_file_open(stored):
     # A scene has 30 kB: keeping all of them would take 2 or 10 MB.
     epochs = 8 if stored.kind == "url" else 40
@@ -303,28 +286,25 @@ def test_class_counts_and_weights_equal_a_loop(source, training_folder, label_se
 # Limited annotations.
 
 
-@pytest.mark.parametrize("kind", ["dict", "json", "npz"])
-def test_only_listed_points_keep_label_and_instance(source, tmp_path, kind):
+def test_only_listed_points_keep_label_and_instance(source, tmp_path):
     points = dict.fromkeys(TRAIN, (5, 7, 5, 11)) | {TRAIN[1]: ()}
-    argument = points
-    if kind == "json":
-        argument = tmp_path / "points20"
-        argument.write_text(json.dumps(points))
-    if kind == "npz":
-        argument = str(tmp_path / "points.npz")
-        np.savez(argument, **{name: np.array(indices, int) for name, indices in points.items()})
-    limited = ScanNet(source, split="train", points=argument, ignore_index=255)
+    json_path = tmp_path / "points20"
+    json_path.write_text(json.dumps(points))
+    npz_path = tmp_path / "points.npz"
+    np.savez(npz_path, **{name: np.array(indices, int) for name, indices in points.items()})
+    whole = ScanNet(source, split="train", ignore_index=255)
 
-    expected_counts = np.zeros(200, int)
-    copy = pickle.loads(pickle.dumps(limited))
-    for sample, before in zip(copy, ScanNet(source, split="train", ignore_index=255), strict=True):
-        kept = np.isin(np.arange(len(before["labels"])), points[before["scene_id"]])
-        before["labels"][~kept] = 255
-        before["instances"][~kept] = -1
-        check_same(sample, {**before, "annotated": kept})
-        labels = before["labels"]
-        expected_counts += np.bincount(labels[labels < 255], minlength=200)
-    assert limited.class_counts().tolist() == expected_counts.tolist()
+    for argument in (points, json_path, str(npz_path)):
+        limited = ScanNet(source, split="train", points=argument, ignore_index=255)
+        copy = pickle.loads(pickle.dumps(limited))
+        counts = np.zeros(256, int)
+        for sample, before in zip(copy, whole, strict=True):
+            kept = np.isin(np.arange(len(before["labels"])), points[before["scene_id"]])
+            before["labels"][~kept] = 255
+            before["instances"][~kept] = -1
+            check_same(sample, {**before, "annotated": kept})
+            counts += np.bincount(before["labels"], minlength=256)
+        assert limited.class_counts().tolist() == counts[:200].tolist()
     few = ScanNet(source, split="train", points={TRAIN[2]: [1]}, scenes=[TRAIN[2]], keys=["points"])
     assert np.flatnonzero(few[0]["annotated"]).tolist() == [1]
 
@@ -341,18 +321,12 @@ def test_other_files_of_points_are_refused_without_executing_them(training_folde
     (tmp_path / "torn.json").write_bytes(b'{"scene0000_00": [1')
     (tmp_path / "not.npz").write_bytes(b"PK\3\4 not a zip file")
     for name in ("pickled.npz", "points20", "torn.json", "not.npz"):
-        with pytest.raises(FileError, match=f"{name}: is not a list of") as caught:
+        with pytest.raises(FileError, match=f"(?s){name}: is not a list of .*torch.load"):
             ScanNet(training_folder, split="train", points=tmp_path / name)
-        assert "torch.load" in caught.value.hint
     assert not marker.exists()
-    with pytest.raises(MissingFileError):
-        ScanNet(training_folder, split="train", points=tmp_path / "none")
-    (tmp_path / "list").write_bytes(b'["scene0000_00"]')
-    with pytest.raises(UsageError, match="points: found none for scene0000_01"):
-        ScanNet(training_folder, split="train", points=tmp_path / "list")
 
 
-# Damaged and missing scenes.
+# Damaged scenes.
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -375,71 +349,3 @@ def test_damaged_scene_fails_alone_and_names_its_file(folder, tmp_path, kind):
             assert re.search(rf"{scene_id}.*is damaged", str(error))
             assert kind == "folder" or "scannet.tar.zst" in str(error)
             assert error.hint
-
-
-def test_file_with_other_content_is_an_error_that_names_it(folder):
-    dataset = ScanNet(folder, split="train")
-    path = folder / "train/scene0001_00.npz"
-    content = path.read_bytes()
-    renamed = bytearray(content)
-    renamed[content.rindex(b"segments.npy")] ^= 1
-    other = (folder / "train/scene0000_00.npz").read_bytes()
-    for changed, message in [
-        (content[:-1], "is truncated"),
-        (other, "holds 'scene0000_00' of train, expected scene0001_00"),
-        (bytes(renamed), "regments|directory"),
-    ]:
-        path.write_bytes(changed)
-        with pytest.raises(FileError, match=rf"scene0001_00\.npz: .*{message}"):
-            dataset["scene0001_00"]
-        assert dataset["scene0002_00"]["scene_id"] == "scene0002_00"
-    path.unlink()
-    with pytest.raises(MissingFileError, match=r"scene0001_00\.npz: no such file"):
-        dataset["scene0001_00"]
-    os.mkfifo(path)
-    with pytest.raises(FileError, match=r"scene0001_00\.npz"):
-        dataset["scene0001_00"]
-
-
-@pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_scenes_that_failed_are_a_warning(folder, training_folder, tmp_path, kind):
-    raw_dir = Path(shutil.copytree(training_folder.parent / "ScanNet", tmp_path / "ScanNet"))
-    (raw_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.ply").write_bytes(b"")
-    assert len(process_into(raw_dir, folder).failures) == 1
-    shutil.rmtree(folder / "val")
-    edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0011_00"))
-    with store(kind, folder, tmp_path / kind) as stored:
-        with pytest.warns(UserWarning, match="processing are missing: scene0001_00") as caught:
-            dataset = ScanNet(stored.place, split="train")
-        assert [warning.filename for warning in caught] == [__file__]
-        assert len(dataset) == len(TRAIN) - 1
-        with pytest.raises(UnknownSceneError, match="no train scene 'scene0001_00'") as raised:
-            dataset["scene0001_00"]
-        assert "scannet-prep info lists those that failed" in raised.value.hint
-        with (
-            pytest.warns(UserWarning, match="failed"),
-            pytest.raises(UsageError, match="holds no val scenes"),
-        ):
-            ScanNet(stored.place, split=["train", "val"])
-
-
-def test_path_of_something_else_is_an_error_that_names_it(training_folder, tmp_path, monkeypatch):
-    (tmp_path / "empty.tar.zst").touch()
-    (tmp_path / "text").write_text("not an archive\n" * 1_000)
-    os.mkfifo(tmp_path / "pipe.tar.zst")
-    for name in ("nothing", "nothing.tar.zst", "empty.tar.zst", "text", "pipe.tar.zst", 300 * "n"):
-        with pytest.raises(FileError, match=name):
-            ScanNet(tmp_path / name, split="train")
-
-    monkeypatch.setenv("HOME", str(training_folder.parent))
-    assert len(ScanNet("~/processed", split="train")) == len(TRAIN)
-
-
-def test_error_of_a_transform_keeps_message_and_hint(training_folder):
-    def refuse(sample, generator):
-        raise UsageError("no such voxel", "take a larger one")
-
-    dataset = ScanNet(training_folder, split="train", transform=refuse)
-    message = r"scene0000_00 .*failed in dataset\[0, 4\]: UsageError: no such voxel\nhint: take a"
-    with pytest.raises(ScanNetPrepError, match=message):
-        dataset[0, 4]

@@ -121,7 +121,7 @@ def test_failed_scenes_are_a_warning_where_the_dataset_is_made(raw_dir, tmp_path
         dataset[VAL]
     no_scenes = pytest.raises(ValueError, match="holds no val scenes")
     with pytest.warns(UserWarning, match=VAL), no_scenes:
-        ScanNet(tmp_path / name, split="val")
+        ScanNet(tmp_path / name, split=["train", "val"])
 
 
 # What `info` shows.
