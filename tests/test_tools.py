@@ -1,21 +1,18 @@
 """The scripts in tools/: for command lines of ScanNet and OctFormer, benchmark, environment."""
 
 import importlib.util
-import io
 import json
 import os
 import re
 import runpy
 import shutil
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import PYTHON, digests, run_main, run_words
 from downloads import SCENES, fetched
-from release_server import ROOT
 
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
@@ -39,45 +36,27 @@ def run_tool(name, *words, cwd, base_url=""):
         return run_main(*words, cwd=cwd, main=run)
 
 
-TASK_NAMES = [
-    "limited-annotation-points.zip",
-    "limited-bboxes.zip",
-    "limited-reconstruction-scenes.zip",
-]
-
-
+# test_coming_from.py compares each option with those of `download`.
 def test_official_command_lines_fetch_the_same_files(server, tmp_path):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("scenes.txt", "scene0191_00\n")
-    for name in TASK_NAMES:
-        server.files[f"{ROOT}v2/tasks/{name}"] = buffer.getvalue()
-    served = digests(server.root)
     lines = {
-        f"--type _vh_clean_2.ply --id {VAL}": [f"scans/{VAL}/{VAL}_vh_clean_2.ply"],
-        f"--type .txt --id {TEST} --skip_existing": [f"scans_test/{TEST}/{TEST}.txt"],
-        f"--type .txt --test_scans --scenes {TEST}": [f"scans_test/{TEST}/{TEST}.txt"],
-        "--label_map": ["scannetv2-labels.combined.tsv"],
-        "--data_efficient": [f"tasks/{name}" for name in TASK_NAMES],
+        f"--type _vh_clean_2.ply --id {VAL}": f"scans/{VAL}/{VAL}_vh_clean_2.ply",
+        f"--type .txt --id {TEST} --skip_existing": f"scans_test/{TEST}/{TEST}.txt",
+        f"--type .txt --test_scans --scenes {TEST}": f"scans_test/{TEST}/{TEST}.txt",
+        "--label_map": "scannetv2-labels.combined.tsv",
     }
-
-    for number, (line, paths) in enumerate(lines.items()):
+    served = digests(server.root)
+    for number, (line, path) in enumerate(lines.items()):
         words = ("-o", f"./{number}", "--accept-terms", *line.split())
         outcome = run_tool("download-scannet.py", *words, cwd=tmp_path, base_url=server.base_url)
 
         assert outcome.status == 0, outcome.stderr
         assert outcome.stderr.startswith(f"this is: scannet-prep download -o ./{number} --")
-        files = fetched(tmp_path / str(number))
-        assert [*files] == paths
-        for path, digest in files.items():
-            if path in served:  # task files are served from memory
-                assert digest == served[path]
+        assert fetched(tmp_path / str(number)) == {path: served[path]}
 
 
 @pytest.mark.parametrize(
     ("name", "words", "problem"),
     [
-        ("download-scannet.py", "-o raw --v1", "--v1: the files of version 1"),
         ("download-scannet.py", "-o raw --type .stl", "invalid choice: '.stl'"),
         ("download-scannet.py", "-o raw --types .txt", "here it is --type"),
         ("seg_scannet.py", "--run generate_output_seg", "needs --filelist"),
@@ -103,24 +82,23 @@ def test_octformers_command_lines_process_20_classes(release_dir, tmp_path):
             path.unlink()
     root = tmp_path / "data/scannet.npz"
 
-    dry = run_tool("seg_scannet.py", *PROCESS, "data/dry.npz", "--dry-run", cwd=tmp_path)
-    first = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=tmp_path)
+    def run(path, *words):
+        return run_tool("seg_scannet.py", *PROCESS, path, *words, cwd=tmp_path)
+
+    dry = run("data/dry.npz", "--dry-run")
+    first = run("data/scannet.npz")
     before = digests(root)
-    again = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=tmp_path)
-    words = (*PROCESS, "data/scannet.npz", "--align_axis")
-    other = run_tool("seg_scannet.py", *words, cwd=tmp_path)
+    again = run("data/scannet.npz")
+    other = run("data/scannet.npz", "--align_axis")
 
     assert (dry.status, first.status, again.status, other.status) == (0, 0, 0, 2), first.stderr
     assert not (tmp_path / "data/dry.npz").exists()
     assert "this is: scannet-prep process data/ScanNet" in first.stderr
     export = "this is: scannet-prep export data/scannet.processed --format octformer"
     assert export in first.stderr
-    for split, scene_id in (("train", TRAIN), ("val", VAL)):
-        assert (root / f"scannetv2_{split}_npz.txt").read_text() == f"{scene_id}.npz\n"
     scene = read_processed(tmp_path / f"data/scannet.processed/train/{TRAIN}.npz")
     with np.load(root / f"train/{TRAIN}.npz") as content:
-        labels = content["labels"]
-    assert np.array_equal(labels, SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
+        assert np.array_equal(content["labels"], SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
     assert not scene.meta.options.align_axis
     assert again.stdout.count("0 made, 3 kept") == 2
     assert "was made with" in other.stderr
@@ -228,53 +206,36 @@ def write_fake_python(path, version):
     path.chmod(0o755)
 
 
-def test_environment_of_another_python_version_is_refused(tmp_path):
+def test_folders_and_pythons_that_cannot_be_used_are_refused_and_unchanged(tmp_path):
     python = tmp_path / "python3.13"
     folder = tmp_path / "a b"
     write_fake_python(python, "3.13")
     write_fake_python(folder / "bin/python", "3.12")
-
-    outcome = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
-
-    assert outcome.status == 1
-    problem = f"error: PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12"
-    assert problem in outcome.stderr
-    assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in outcome.stderr
-    assert f"rm -r {tmp_path}/a\\ b\n" in outcome.stderr
-
-
-@pytest.mark.parametrize("python", ["/bin/false", "no-such-python"])
-def test_unusable_python_is_refused_and_makes_no_environment(tmp_path, python):
-    folder = tmp_path / "venv"
-
-    outcome = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
-
-    assert outcome.status == 1
-    assert f"error: PYTHON={python} is not Python 3." in outcome.stderr
-    assert not folder.exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("mine")
+    before = digests(tmp_path)
+    other = f"PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12"
+    for name, value, problem in (
+        ("a b", python, f"{other}\nhint: use another folder: SCANNET_PREP_VENV=.venv-3.13 "),
+        ("a b", python, f"rm -r {tmp_path}/a\\ b\n"),
+        ("new", "/bin/false", "PYTHON=/bin/false is not Python 3."),
+        ("new", "no-such-python", "PYTHON=no-such-python is not Python 3."),
+        ("mine", PYTHON, "mine is not a virtual environment"),
+    ):
+        words = {"SCANNET_PREP_VENV": tmp_path / name, "PYTHON": value}
+        outcome = run_bash("prepare_environment run", **words)
+        assert outcome.status == 1
+        assert problem in outcome.stderr
+    assert digests(tmp_path) == before
 
 
-def test_folder_that_is_not_an_environment_is_refused_and_unchanged(tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-
-    outcome = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
-
-    assert outcome.status == 1
-    assert f"error: {tmp_path} is not a virtual environment" in outcome.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize("name", ["test", "demo"])
-def test_help_comes_before_any_set_up(tmp_path, name):
-    outcome = run_words(
-        TOOLS_DIR / name,
-        "--help",
-        env={"PATH": "/usr/bin:/bin", "SCANNET_PREP_VENV": tmp_path / "venv"},
-    )
-
-    assert outcome.status == 0
-    assert f"    tools/{name} " in outcome.stdout
-    assert outcome.stderr == ""
+def test_help_comes_before_any_set_up(tmp_path):
+    environment = {"PATH": "/usr/bin:/bin", "SCANNET_PREP_VENV": tmp_path / "venv"}
+    for name in ("test", "demo"):
+        outcome = run_words(TOOLS_DIR / name, "--help", env=environment)
+        assert outcome.status == 0
+        assert f"    tools/{name} " in outcome.stdout
+        assert outcome.stderr == ""
     assert not (tmp_path / "venv").exists()
 
 
@@ -285,18 +246,14 @@ def test_python_without_venv_is_refused_in_two_lines_that_name_the_package(tmp_p
     for program in ("bash", "cat", "dirname", "ls", "mktemp", "rm", "grep"):
         (tmp_path / program).symlink_to(shutil.which(program))
 
-    for _ in range(2):
-        outcome = run_bash(
-            "prepare_environment run", PATH=tmp_path, SCANNET_PREP_VENV=tmp_path / "v"
-        )
+    folder = tmp_path / "v"
+    outcome = run_bash("prepare_environment run", PATH=tmp_path, SCANNET_PREP_VENV=folder)
 
-        assert outcome.status == 1
-        error, hint = outcome.stderr.splitlines()
-        assert (
-            error == "error: python3 cannot make a virtual environment: it has no module ensurepip"
-        )
-        assert hint.startswith("hint: Debian, Ubuntu: sudo apt install python3-venv; ")
-        assert not (tmp_path / "v").exists()
+    assert outcome.status == 1
+    error, hint = outcome.stderr.splitlines()
+    assert error == "error: python3 cannot make a virtual environment: it has no module ensurepip"
+    assert hint.startswith("hint: Debian, Ubuntu: sudo apt install python3-venv; ")
+    assert not folder.exists()
 
 
 def test_environment_without_pip_is_completed(tmp_path):
