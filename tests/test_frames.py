@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import struct
 import zipfile
 
 import numpy as np
@@ -93,6 +94,27 @@ def save_text(matrix):
     file = io.StringIO()
     np.savetxt(file, matrix, fmt="%f")
     return file.getvalue()
+
+
+def test_frames_without_depth_and_streams_of_other_recorders_are_named(raw_dir, out_dir):
+    frames = [
+        (pose, jpeg, depth * (number not in (1, 5)))
+        for number, (pose, jpeg, depth) in enumerate(make_frames(COUNT, LOST))
+    ]
+    raw_file(raw_dir, SENS).write_bytes(encode_stream(frames))
+    data = raw_file(raw_dir, SENS, VAL).read_bytes()
+    png = data.replace(struct.pack("<2i", 2, 1), struct.pack("<2i", 1, 1), 1)
+    raw_file(raw_dir, SENS, VAL).write_bytes(png)
+
+    outcome = extract(raw_dir, out_dir, "--every", "1")
+
+    assert (outcome.status, outcome.json["made"]) == (3, [TRAIN, TEST])
+    messages = [note["message"] for note in outcome.json["notes"]]
+    assert messages[-1] == "frames without any depth: 2, listed in frames.json"
+    assert FrameFolder(out_dir)[TRAIN].record.without_depth == (1, 5)
+    (failure,) = outcome.json["failures"]
+    assert "color compression 1" in failure["message"]
+    assert "another recorder" in failure["hint"]
 
 
 def test_everything_equals_what_the_streams_hold(streams_dir, out_dir):

@@ -109,13 +109,21 @@ def extract_scene(
                     encode_label_image, archive, path, stored.size, color_camera.size, table
                 )
         numbers, lost = options.select(stream.is_tracked, listed)
+        without_depth = []
         for position, number in enumerate(numbers):
             for content in contents:
                 name = options.name_of(content, number, position)
+                frame = stream[number]
                 if content in labels:
                     data = labels[content](number)
+                elif content == "depth":
+                    image = _align_depth(frame) if layout.aligns_depth else frame.depth()
+                    if not image.any():
+                        without_depth.append(number)
+                    image = resize_nearest(image, depth_camera.size)
+                    data = _IMAGE_ENCODERS[Path(name).suffix](image)
                 else:
-                    data = _encode(stream[number], content, name, color_camera, depth_camera)
+                    data = _encode(frame, content, name, color_camera, depth_camera)
                 _write(out_dir, name, data, files)
 
     record = FramesRecord(
@@ -125,6 +133,7 @@ def extract_scene(
         sources=source_sizes,
         frames=numbers,
         lost=lost,
+        without_depth=tuple(without_depth),
         color_camera=CameraRecord.from_camera(color_camera),
         depth_camera=CameraRecord.from_camera(depth_camera),
         sensor=stream.sensor_name,
@@ -146,12 +155,8 @@ def _encode(
     color_camera: SensorCamera,
     depth_camera: SensorCamera,
 ) -> bytes:
-    """Encode the color, the depth or the pose of a frame for a file of some name."""
+    """Encode the color or the pose of a frame for a file of some name."""
     ending = Path(name).suffix
-    image: GrayImage
-    if content == "depth":
-        image = _align_depth(frame) if depth_camera is color_camera else frame.depth()
-        return _IMAGE_ENCODERS[ending](resize_nearest(image, depth_camera.size))
     if content == "color":
         if ending == ".jpg" and color_camera.size == frame.stream.color_camera.size:
             return frame.checked_jpeg()

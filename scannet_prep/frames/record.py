@@ -59,6 +59,7 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
         frames: The numbers of the extracted frames in the stream.
         lost: The numbers of the frames without tracking: those that were omitted or, if the options
             keep them, those that were extracted.
+        without_depth: The numbers of the extracted frames whose depth image is 0 everywhere.
         color_camera: The color camera.
         depth_camera: The depth camera.
         sensor: The name of the sensor.
@@ -73,6 +74,7 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
     sources: Mapping[str, Count]
     frames: tuple[Count, ...]
     lost: tuple[Count, ...]
+    without_depth: tuple[Count, ...]
     color_camera: CameraRecord
     depth_camera: CameraRecord
     sensor: str

@@ -68,6 +68,10 @@ _INERTIAL_BYTES = 128
 _DEPTH_VALUE_BYTES = 2
 _MILLIMETRES = 1000.0
 _MAX_DEPTH = 65_535
+_HINT_HEADER = (
+    "download it again if it is from the release; a stream of another recorder has to be written "
+    "anew, with JPEG and zlib"
+)
 # Largest deviation of `R @ R.T` from the identity. Tracking computes rotations in float32.
 _ROTATION_TOLERANCE = 1e-2
 
@@ -314,7 +318,7 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         header = np.frombuffer(data, _HEADER)[0]
         problem = _find_problem(header)
         if problem:
-            raise FileError(self.path, f"its header has {problem}")
+            raise FileError(self.path, f"its header has {problem}", _HINT_HEADER)
         return header, offset + _HEADER.itemsize
 
     def _find_frames(self, offset: int, frame_count: int) -> tuple[list[int], NDArray[Any]]:

@@ -293,7 +293,13 @@ def count(plan: RunPlan) -> Finding:
 
 
 def _count_extracted(_: object, manifest: FramesManifest) -> list[Finding]:
-    return [_describe([(record.frames, record.lost) for record in manifest.scenes.values()])]
+    records = manifest.scenes.values()
+    notes = [_describe([(record.frames, record.lost) for record in records])]
+    without_depth = sum(len(record.without_depth) for record in records)
+    if without_depth:
+        message = f"frames without any depth: {without_depth:,}, listed in frames.json"
+        notes.append(Finding(message=message, severity="note"))
+    return notes
 
 
 def _describe(selected: Collection[tuple[Sized, Sized]]) -> Finding:
