@@ -56,16 +56,19 @@ def test_indices_are_shifted_and_other_values_become_lists(tmp_path):
         "scale": np.array(0.5),
         "note": "a",
     }
-    second = make_sample(2, 1) | {
-        "faces": np.zeros((0, 3), np.int32),
-        "inverse": np.array([1, -1]),
-        "grid": np.ones((2, 3), np.int32),
-        "axis_alignment": 2 * np.eye(4),
-        "label_set": "ScanNet20",
-        "boxes": np.zeros((1, 6)),
-        "scale": 2,
-        "note": None,
-    }
+    second = (
+        first
+        | make_sample(2, 1)
+        | {
+            "faces": np.zeros((0, 3), np.int32),
+            "inverse": np.array([1, -1]),
+            "grid": np.ones((2, 3), np.int32),
+            "axis_alignment": 2 * np.eye(4),
+            "boxes": np.zeros((1, 6)),
+            "scale": 2,
+            "note": None,
+        }
+    )
 
     batch = collate([first, second, first])
 
@@ -74,7 +77,6 @@ def test_indices_are_shifted_and_other_values_become_lists(tmp_path):
         "faces_offset": [1, 1, 2],
         "inverse": [0, -1, 2, 1, 4, -1, 5, -1, 7, 6],
         "inverse_offset": [4, 6, 10],
-        "grid": [[0] * 3] * 3 + [[1] * 3] * 2 + [[0] * 3] * 3,
         "boxes": [[1] * 6] * 2 + [[0] * 6] + [[1] * 6] * 2,
         "boxes_offset": [2, 3, 5],
     }

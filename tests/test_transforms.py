@@ -39,7 +39,7 @@ from scannet_prep.transforms import (
 )
 
 MOVING = [
-    Flip(), Jitter(), Rotate(), Rotate(-5, 5, "x", (0, 1, 2)), Rotate(-5, 5, "y", center=None),
+    Flip(), Jitter(), Rotate(), Rotate(-5, 5, "y", center=None),
     Scale(), Scale(0.8, 1.2, anisotropic=True), ElasticDistortion(), CenterShift(), Normalize(),
     Sometimes(Jitter(), 0.7), Compose(Scale(), Flip()),
 ]  # fmt: skip
