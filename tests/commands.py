@@ -18,10 +18,9 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from scannet_prep import SceneId, Split, official_scenes, read_processed
+from scannet_prep import SceneId
 from scannet_prep.base import workers
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.cli.main import main
@@ -29,11 +28,9 @@ from scannet_prep.processed.manifest import (
     Manifest,
     SceneEntry,
     processed_path,
-    read_manifest,
     write_manifest,
 )
 from scannet_prep.processed.scene import encode_processed
-from scannet_prep.synthetic import write_release
 
 TRAIN = "scene0000_00"
 VAL = "scene0011_00"
@@ -48,11 +45,6 @@ COMMAND = [PYTHON, "-W", "error", "-m", "scannet_prep"]
 PLAIN_COMMAND = [PYTHON, "-m", "scannet_prep"]
 # Commands that start a worker process unless they get `--jobs 1`.
 _COMMANDS_WITH_WORKERS = {"process", "verify", "export", "frames"}
-# For tests of full disks: a module that is written by halves must not stay in Python's cache.
-NO_BYTECODE = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-
-# Severity, scene, file and message of a finding.
-Row = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -119,13 +111,10 @@ def run_main(*words, cwd=None, main=main):
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
-def process_all_test_scenes(root, vertices, *options):
-    """Make a processed folder of all test scenes, each a copy of the one in `root/one`."""
-    write_release(root / "raw", [TEST], vertices=vertices)
-    assert run_main("process", root / "raw", "-o", root / "one", *options).status == 0
-    scene = read_processed(root / f"one/test/{TEST}.npz")
-    metas = [replace(scene.meta, scene_id=SceneId(name)) for name in official_scenes(Split.TEST)]
-    return write_processed(root / "processed", [replace(scene, meta=meta) for meta in metas])
+def copy_scene(scene, scene_ids):
+    """Give one scene several ids."""
+    metas = [replace(scene.meta, scene_id=SceneId(scene_id)) for scene_id in scene_ids]
+    return [replace(scene, meta=meta) for meta in metas]
 
 
 def write_processed(out_dir, scenes):
@@ -142,12 +131,9 @@ def write_processed(out_dir, scenes):
     return out_dir
 
 
-def leave_unfinished(out_dir, *scene_ids):
-    """Record that a run was killed before it made some scenes of a processed folder."""
-    manifest = read_manifest(out_dir)
-    scenes = {name: entry for name, entry in manifest.scenes.items() if name not in scene_ids}
-    manifest = msgspec.structs.replace(manifest, scenes=scenes, unfinished=scene_ids)
-    write_manifest(out_dir, manifest)
+def leave_unfinished(out_dir):
+    """Record that a run was killed before it made a scene of a processed folder."""
+    edit_json(out_dir / "manifest.json", lambda manifest: manifest.update(unfinished=[VAL]))
 
 
 @contextlib.contextmanager
@@ -233,30 +219,15 @@ def is_running(pid):
         return False
 
 
-def processes_of_session(session_id):
-    """Find the living processes of a session: the command, its workers, and their fork server."""
-    pids = []
-    for directory in Path("/proc").iterdir():
-        try:
-            fields = (directory / "stat").read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):
-            continue
-        if not directory.name.isdigit():
-            continue
-        if int(fields[3]) == session_id and fields[0] != "Z":
-            pids.append(int(directory.name))
-    return pids
-
-
 def wait_until_gone(session_id):
-    """Wait until no process of a session is left."""
+    """Wait until no process of a session is left: the command, its workers, their fork server."""
     deadline = time.monotonic() + 20
-    while True:
-        pids = processes_of_session(session_id)
-        if not pids:
-            return
-        assert time.monotonic() < deadline, f"still running: {pids}"
+    running = True
+    while running:
+        assert time.monotonic() < deadline, f"still running: {running}"
         time.sleep(0.02)
+        outcome = run_words("ps", "-s", session_id, "-o", "stat=,pid=,args=")
+        running = [line for line in outcome.stdout.splitlines() if line[0] != "Z"]
 
 
 def count_descriptors():
@@ -270,28 +241,6 @@ def count_descriptors():
         time.sleep(0.01)
         counts.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - the fastest way
     return min(counts)
-
-
-class Verify:
-    """Runs `verify --json`, and returns exit status and findings.
-
-    Attributes:
-        value: The JSON object of the last run.
-    """
-
-    def __init__(self):
-        self.value = {}
-
-    def __call__(self, path, *words):
-        outcome = run_main("verify", path, "--json", *words)
-        assert len(outcome.stdout.splitlines()) == 1
-        self.value = outcome.json
-        assert self.value["exit_status"] == outcome.status
-        rows = []
-        for finding in self.value.get("findings", []):
-            path_inside = os.path.relpath(finding["path"], path)
-            rows.append((finding["severity"], finding["scene_id"], path_inside, finding["message"]))
-        return outcome.status, rows
 
 
 def raw_file(raw_dir, suffix, scene_id=TRAIN):

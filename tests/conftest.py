@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from archives import TREE, pack_tree, write_tree
-from commands import SCENES, Verify, run_main
+from commands import SCENES, run_main
 from extras import find_needs, is_there
 from hypothesis import settings
 from training_sources import KINDS, SOURCES, make_folder, pack_into, store
@@ -137,11 +137,6 @@ def raw_dir(whole_dir, tmp_path):
 def out_dir(whole_dir, tmp_path):
     """A copy of the processed folder."""
     return Path(shutil.copytree(whole_dir / "processed", tmp_path / "processed"))
-
-
-@pytest.fixture
-def verify():
-    return Verify()
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ def test_scenes_are_counted_and_faults_of_the_place_are_problems(
     truncated.write_bytes(archive_path.read_bytes()[:-40])
     damaged = shutil.copytree(out_dir, tmp_path / "damaged")
     (damaged / "manifest.json").write_text("{")
-    leave_unfinished(out_dir, TRAIN)
+    leave_unfinished(out_dir)
     with pytest.raises(FileError) as fault:
         check_complete(read_manifest(out_dir), out_dir)
 

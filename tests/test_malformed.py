@@ -4,14 +4,12 @@ They are copies of intact files, damaged with a fixed seed as disks, networks, e
 programs damage them, or changed at random.
 """
 
-import copy
 import json
 import os
 import random
 import signal
-from functools import partial, reduce
+from functools import partial
 from itertools import chain, islice
-from operator import getitem
 from pathlib import Path
 
 import numpy as np
@@ -188,45 +186,35 @@ def mutate_ply(labels, _data, rng):
 def mutate_json(data, rng):
     """Damage JSON: wrong types everywhere, missing and repeated values, deep nesting."""
     document = json.loads(data)
-    for path in list(iter_json_paths(document)):
-        marked = change_json(document, path, lambda _: "MARK")
+    for number, (holder, key) in enumerate(list(iter_json_holders(document))):
+        title = f"value {number}, {key}"
+        old = holder.pop(key)
+        yield f"{title} is missing", json.dumps(document).encode()
+        # In an object, the value moves to the end.
+        put = holder.insert if isinstance(holder, list) else holder.__setitem__
+        put(key, [old, old])
+        yield f"{title} twice", json.dumps(document).encode()
+        holder[key] = "MARK"
+        marked = json.dumps(document).encode()
+        holder[key] = old
         for value in rng.sample(WRONG_VALUES, 8):
             replaced = marked.replace(b'"MARK"', json.dumps(value).encode())
-            yield f"{path} is {value!r:.20}", replaced
-        yield f"{path} is missing", change_json(document, path, change=None)
-        yield f"{path} twice", change_json(document, path, lambda old: [old, old])
+            yield f"{title} is {value!r:.20}", replaced
         for opening, closing in (("[", "]"), ('{"a":', "}")):
             depth = rng.choice([10, *range(900, 1001, 10), 100_000])
             deep = (opening * depth + "0" + closing * depth).encode()
-            yield f"{path} is {depth} x {opening}", marked.replace(b'"MARK"', deep)
+            yield f"{title} is {depth} x {opening}", marked.replace(b'"MARK"', deep)
     for depth in (*range(900, 1001, 4), 100_000):
         yield f"{depth} lists", b"[" * depth + b"]" * depth
         yield f"{depth} open objects", b'{"a":' * depth
 
 
-def iter_json_paths(value, path=()):
-    """Iterate over the keys that lead to each value in a JSON document."""
-    if path:
-        yield path
+def iter_json_holders(value):
+    """Iterate over all values in a JSON document: the list or object of each, and its key there."""
     if isinstance(value, dict | list):
-        keys = value if isinstance(value, dict) else range(len(value))
-        for key in keys:
-            yield from iter_json_paths(value[key], (*path, key))
-
-
-def change_json(document, path, change):
-    """Encode a copy of a document with one value changed, or removed if `change` is None."""
-    result = copy.deepcopy(document)
-    *parents, last = path
-    holder = reduce(getitem, parents, result)
-    if change is None:
-        del holder[last]
-    elif isinstance(holder, list):
-        holder[last] = change(holder[last])
-    else:
-        # The changed value moves to the end of its object.
-        holder[last] = change(holder.pop(last))
-    return json.dumps(result).encode()
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from iter_json_holders(value[key])
 
 
 def mutate_lines(data, rng, *, separator, end="\r\n"):

@@ -20,7 +20,6 @@ from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
     encode_processed,
-    parse_meta,
     parse_processed,
     widen_normals,
 )
@@ -188,11 +187,6 @@ def test_scene_with_other_arrays_than_it_should_have_is_refused(scene, key, chan
 
     with pytest.raises(FileError, match=problem):
         parse_processed(NpzReader(encode(arrays), PATH))
-
-
-def test_description_is_read_alone(scene):
-    content = b"".join(encode_processed(scene))
-    assert parse_meta(NpzReader(content, PATH)) == scene.meta
 
 
 def test_normals_are_widened_exactly():

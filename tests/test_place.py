@@ -1,10 +1,21 @@
 """Tests of places: what a path is, the scenes it holds, and what `info` shows of it."""
 
 import pickle
+import re
 import shutil
 
 import pytest
-from commands import SCENES, TEST, TRAIN, VAL, edit_json, raw_file, repeat_groups, run_main
+from commands import (
+    SCENES,
+    TEST,
+    TRAIN,
+    VAL,
+    edit_json,
+    leave_unfinished,
+    raw_file,
+    repeat_groups,
+    run_main,
+)
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import FileError, MissingFileError
@@ -28,7 +39,6 @@ def root(whole_dir, packed_dir, tmp_path_factory):
     ):
         assert run_main(*words).status == 0
     (root / "empty").mkdir()
-    (root / "a.zip").write_bytes(b"PK\x03\x04")
     return root
 
 
@@ -65,7 +75,6 @@ REFUSALS = [
     (open_place, "empty", MissingFileError, "holds neither raw nor processed scenes"),
     (open_place, "processed/train", MissingFileError, "holds neither raw .*folder above"),
     (open_place, "export", MissingFileError, "holds neither raw nor processed scenes"),
-    (open_place, "a.zip", FileError, "is a zip file, expected a whole .tar.zst archive"),
     (open_processed, "raw", MissingFileError, "holds raw scenes or .*, expected processed scenes"),
     (open_processed, "raw.tar.zst", MissingFileError, "have to be unpacked and processed"),
     (open_processed, "frames", MissingFileError, "or extracted frames"),
@@ -112,6 +121,10 @@ def test_failed_scenes_are_a_warning_where_the_dataset_is_made(raw_dir, tmp_path
     raw_file(raw_dir, MESH.suffix, VAL).write_bytes(b"")
     assert run_main("process", raw_dir, "-o", tmp_path / "processed").status == 3
     run_main("pack", tmp_path / "processed", "-o", tmp_path / "a.tar.zst")
+    outcome = run_main("verify", tmp_path / name, "--json")
+    [finding] = outcome.json["findings"]
+    assert (outcome.status, finding["severity"], finding["scene_id"]) == (3, "error", VAL)
+    assert re.search("this scene failed.*empty", finding["message"])
 
     with pytest.warns(UserWarning, match=f"scenes that failed .* are missing: {VAL}") as caught:
         dataset = ScanNet(tmp_path / name, split="train")
@@ -179,7 +192,7 @@ def test_info_describes_each_kind_of_place(root, monkeypatch):
 
 
 def test_unfinished_folder_is_refused(out_dir):
-    edit_json(out_dir / "manifest.json", lambda value: value.update(unfinished=[VAL]))
+    leave_unfinished(out_dir)
 
     for command in ("info", "verify"):
         outcome = run_main(command, out_dir)

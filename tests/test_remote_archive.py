@@ -1,8 +1,6 @@
 """Archives at addresses: a web server with faults, and a bucket."""
 
-import functools
 import multiprocessing
-import pickle
 import random
 import sys
 import traceback
@@ -84,13 +82,7 @@ def test_ranges_are_right_after_passing_faults_and_in_threads(server):
     server.faults = [lambda _: [dice.choice(PASSING)] if dice.random() < 0.2 else []]
     offsets = [dice.randrange(490_000) for _ in range(100)]
     with ThreadPoolExecutor(4) as pool:
-        pieces = pool.map(
-            functools.partial(
-                source.read,
-            ),
-            offsets,
-            [10_000] * 100,
-        )
+        pieces = pool.map(source.read, offsets, [10_000] * 100)
         assert list(pieces) == [CONTENT[offset : offset + 10_000] for offset in offsets]
 
 
@@ -141,11 +133,8 @@ def test_each_process_connects_itself(method, server):
     assert len(set(connections[::2])) == 1
 
 
-def test_no_flipped_bit_on_the_way_gives_a_wrong_file_and_a_replaced_archive_is_refused(
-    server, packed_dir
-):
-    data = (packed_dir / "processed.tar.zst").read_bytes()
-    server.files[PATH] = data
+def test_no_flipped_bit_on_the_way_gives_a_wrong_file(server, packed_dir):
+    server.files[PATH] = packed_dir / "processed.tar.zst"
     archive = open_archive(server.origin + PATH.replace(" ", "%20"))
     start, end = span(packed_dir / "processed.tar.zst", TRAIN)
     expected = archive.read(TRAIN)
@@ -164,10 +153,6 @@ def test_no_flipped_bit_on_the_way_gives_a_wrong_file_and_a_replaced_archive_is_
             assert f"{TRAIN}: is damaged" in error.message  # noqa: PT017
     server.change = lambda _request, content: content
     assert archive.read(TRAIN) == expected
-
-    server.files[PATH] = b"\0" * start + data[: len(data) - start]
-    with pytest.raises(ArchiveError, match=f"{TRAIN}: is damaged"):
-        pickle.loads(pickle.dumps(archive)).read(TRAIN)
 
 
 def test_dataset_and_commands_read_a_web_server(server, whole_dir, packed_dir, tmp_path):
@@ -208,16 +193,12 @@ def test_dataset_reads_a_bucket_and_missing_objects_are_named(packed_dir, tmp_pa
         dataset = ScanNet("s3://scannet/dir/a.tar.zst", split="train")
         context = multiprocessing.get_context("spawn")
         with context.Pool(1) as pool:
-            (length,) = pool.map(functools.partial(count_points, dataset), [0])
-        assert length == len(dataset[0]["points"]) == 600
+            [sample] = pool.map(dataset.__getitem__, [0])
+        assert len(sample["points"]) == len(dataset[0]["points"]) == 600
         with pytest.raises(TransferError, match=r"s3://scannet/b\.tar\.zst: .*FileNotFound"):
             open_source("s3://scannet/b.tar.zst")
     finally:
         server.stop()
-
-
-def count_points(dataset, index):
-    return len(dataset[index]["points"])
 
 
 def test_missing_package_is_named(monkeypatch):

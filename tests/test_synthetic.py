@@ -5,7 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 import tiny
-from commands import TEST, TRAIN, VAL
+from commands import TEST, TRAIN, VAL, run_main
 
 from scannet_prep.base.images import decode_gray
 from scannet_prep.errors import UsageError
@@ -27,11 +27,11 @@ USUAL_VERTICES = 124_000
 
 
 @pytest.mark.parametrize(("vertices", "seed"), [(500, 0), (777, 1), (4000, 3)])
-def test_scene_of_any_size_is_intact_and_has_all_kinds_of_groups(vertices, seed, tmp_path, verify):
+def test_scene_of_any_size_is_intact_and_has_all_kinds_of_groups(vertices, seed, tmp_path):
     scene = make_scene(VAL, vertices=vertices, seed=seed)
     write_scene(scene, tmp_path)
 
-    assert verify(tmp_path) == (0, [])
+    assert run_main("verify", tmp_path, "--json").json["findings"] == []
     assert scene.positions.shape == (vertices, 3)
     segments = [segment for group in scene.groups for segment in group.segment_ids]
     assert len(segments) == len(set(segments))
@@ -145,10 +145,10 @@ def test_scene_gets_the_files_of_its_split(tmp_path):
         assert info.count("axisAlignment") == info.count("sceneType") == alignments
 
 
-def test_frames_show_the_room_and_its_labels(tmp_path, verify):
+def test_frames_show_the_room_and_its_labels(tmp_path):
     folder = write_scene(make_scene(TRAIN, vertices=2000), tmp_path, frames=4)
 
-    assert verify(tmp_path) == (0, [])
+    assert run_main("verify", tmp_path, "--json").json["findings"] == []
     with SensorStream(folder / f"{TRAIN}.sens") as stream:
         assert stream.is_tracked.tolist() == [True, False, True, True]
         assert stream.color_camera.size != stream.depth_camera.size
