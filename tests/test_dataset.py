@@ -315,7 +315,8 @@ def test_other_files_of_points_are_refused_without_executing_them(training_folde
     np.savez(tmp_path / "pickled.npz", x=np.array([Attack()], object))
     (tmp_path / "points20").write_bytes(pickle.dumps({TRAIN[0]: Attack()}))
     (tmp_path / "not.npz").write_bytes(b"PK\3\4 not a zip file")
-    for name in ("pickled.npz", "points20", "not.npz"):
+    (tmp_path / "torn.json").write_bytes(b'{"scene0000_00": [1')
+    for name in ("pickled.npz", "points20", "torn.json", "not.npz"):
         with pytest.raises(FileError, match=f"(?s){name}: is not a list of .*torch.load"):
             ScanNet(training_folder, split="train", points=tmp_path / name)
     assert not marker.exists()

@@ -244,8 +244,9 @@ def test_jitter_is_normal_noise_clipped_at_the_limit():
 
     quartiles = np.quantile(change, [0, 0.25, 0.5, 0.75, 1])
     assert quartiles == pytest.approx([-0.015, -0.00674, 0, 0.00674, 0.015], abs=2e-4)
-    # No number twice, apart from the limits.
+    # Each coordinate by itself, and no number twice, apart from the limits.
     assert len(np.unique(change)) > 0.8 * change.size
+    assert np.corrcoef(change.T) == pytest.approx(np.eye(3), abs=0.03)
 
 
 def distort_by_loops(points, granularity, magnitude, generator):
