@@ -96,17 +96,18 @@ def find_nearest_faces(corners, nearness, width, height):
     greatest = np.zeros((height, width))
     numbers = np.full((height, width), -1)
     for number, triangle in enumerate(corners):
+        # The determinant is twice the area; y points down.
+        matrix = np.column_stack([triangle, np.ones(3)])
+        if np.linalg.det(matrix) > -0.01:
+            continue
         low = np.ceil(triangle.min(axis=0)).clip(0).astype(int)
         high = np.floor(triangle.max(axis=0)).clip(None, [width - 1, height - 1]).astype(int) + 1
         box = (slice(low[1], high[1]), slice(low[0], high[0]))
         rows, columns = np.mgrid[box]
-        # From each pixel, the corners as complex numbers, of which y points down.
-        a, b, c = (x - columns + 1j * (y - rows) for x, y in triangle)
-        weights = np.array([(c * b.conj()).imag, (a * c.conj()).imag, (b * a.conj()).imag])
-        area = -weights.sum(axis=0)
-        is_seen = (weights <= 1e-3).all(axis=0) & (area > 0.01)
-        near = np.tensordot(nearness[number], -weights, axes=1) / area.clip(0.01)
-        is_seen &= near > greatest[box]
+        places = np.stack([columns, rows, np.ones_like(rows)], axis=2)
+        weights = places @ np.linalg.inv(matrix)
+        near = weights @ nearness[number]
+        is_seen = (weights >= 0).all(axis=2) & (near > greatest[box])
         greatest[box][is_seen] = near[is_seen]
         numbers[box][is_seen] = number
     return numbers
