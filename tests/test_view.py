@@ -228,6 +228,6 @@ def test_damaged_scene_and_empty_place_are_refused(folder, root):
     assert list_files(folder) == []
 
     edit_json(folder / "data/processed/manifest.json", lambda value: value["scenes"].clear())
-    outcome = run_main("view", "--serve", "0", cwd=folder)
+    outcome = run_main("view", cwd=folder)
     assert outcome.status == 1
     assert outcome.stderr.startswith("error: data/processed: holds no scenes\n")
