@@ -106,8 +106,12 @@ def test_frames_without_depth_and_streams_of_other_recorders_are_named(raw_dir, 
     png = data.replace(struct.pack("<2i", 2, 1), struct.pack("<2i", 1, 1), 1)
     raw_file(raw_dir, SENS, VAL).write_bytes(png)
 
+    dry = extract(raw_dir, out_dir, "--every", "1", "--dry-run")
     outcome = extract(raw_dir, out_dir, "--every", "1")
 
+    assert dry.status == 3
+    assert [failure["scene_id"] for failure in dry.json["failures"]] == [VAL]
+    assert dry.json["notes"][0]["message"].startswith("10 frames; without tracking: 4, ")
     assert (outcome.status, outcome.json["made"]) == (3, [TRAIN, TEST])
     messages = [note["message"] for note in outcome.json["notes"]]
     assert messages[-1] == "frames without any depth: 2, listed in frames.json"

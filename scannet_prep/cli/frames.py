@@ -41,7 +41,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from scannet_prep.cli import arguments as shared
@@ -168,7 +167,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         base_url=arguments.fetch or "",
     )
     if arguments.dry_run and not arguments.fetch:
-        plan = replace(plan, notes=(*plan.notes, frames.count(plan)))
+        plan = frames.count(plan)
     return carry_out(plan, arguments, console)
 
 

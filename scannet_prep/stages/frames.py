@@ -31,7 +31,13 @@ from scannet_prep.base.files import Fingerprint, have_sizes, make_directory
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import encode_json
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import FileError, MissingFileError, TransferError, UsageError
+from scannet_prep.errors import (
+    FileError,
+    MissingFileError,
+    ScanNetPrepError,
+    TransferError,
+    UsageError,
+)
 from scannet_prep.frames.extraction import extract_scene, measure_sources
 from scannet_prep.frames.options import STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, FramesRecord, find_records, read_record
@@ -277,19 +283,19 @@ def _has_files(task: SceneTask, record: FramesRecord) -> bool:
     return have_sizes(task.path, sizes)
 
 
-def count(plan: RunPlan) -> Finding:
-    """Count the frames that a run would extract; nothing is written.
-
-    Raises:
-        FileError: A stream is damaged.
-        UsageError: It does not have a frame that is listed.
-    """
+def count(plan: RunPlan) -> RunPlan:
+    """Add to a plan how many frames a run would extract, and the scenes that would fail."""
     selected = []
+    failures = list(plan.failures)
     for task in plan.tasks:
         listed = plan.context.listed.get(task.scene_id)
-        with SensorStream(task.scene.path(STREAM)) as stream:
-            selected.append(plan.context.options.select(stream.is_tracked, listed))
-    return _describe(selected)
+        try:
+            with SensorStream(task.scene.path(STREAM)) as stream:
+                selected.append(plan.context.options.select(stream.is_tracked, listed))
+        except ScanNetPrepError as error:
+            failures.append(Finding.from_error(error, task.source, task.scene_id))
+    notes = (*plan.notes, _describe(selected))
+    return replace(plan, notes=notes, failures=tuple(failures))
 
 
 def _count_extracted(_: object, manifest: FramesManifest) -> list[Finding]:
