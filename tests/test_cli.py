@@ -44,8 +44,8 @@ def test_help_lists_commands_and_exit_statuses():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_command_fits_100_columns_and_its_examples_are_accepted(command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
+def test_help_of_command_fits_80_columns_and_its_examples_are_accepted(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
 
     outcome = run_main(command, "--help")
 
@@ -55,7 +55,7 @@ def test_help_of_command_fits_100_columns_and_its_examples_are_accepted(command,
         assert text in outcome.stdout
     assert f"examples:\n  scannet-prep {command}" in outcome.stdout
     lines = outcome.stdout.splitlines()
-    assert [line for line in lines if len(line) > 100] == []
+    assert [line for line in lines if len(line) > 80] == []
     for line in lines:
         if line.startswith("  scannet-prep "):
             # An explanation after two blanks, a pipe or a redirection ends the command.
@@ -68,7 +68,7 @@ def test_help_of_command_fits_100_columns_and_its_examples_are_accepted(command,
     [
         ("proces", "invalid choice: 'proces'", "scannet-prep --help"),
         ("", "arguments are required: COMMAND", "scannet-prep --help"),
-        ("process --split train", "unrecognized arguments: --split", "scannet-prep --help"),
+        ("process --split train", "unrecognized arguments: --split", "scannet-prep process --help"),
         ("process --jobs 2 --dask x", "--dask: not allowed with argument --jobs", "process --help"),
         ("download --type seg", "required: --types", "scannet-prep download --help"),
         ("process --labels-from obj", "invalid choice: 'obj'", "scannet-prep process --help"),

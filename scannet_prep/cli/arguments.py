@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import textwrap
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
     from scannet_prep.stages.selection import Selection
 
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fills paragraphs to the width of the terminal, and keeps lists and examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = [
+            paragraph if "\n " in paragraph else textwrap.fill(paragraph, width)
+            for paragraph in text.split("\n\n")
+        ]
+        return super()._fill_text("\n\n".join(paragraphs), width, indent)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -32,10 +44,17 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(
             description=description,
             epilog=title + examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
             **options,
         )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
+        """Parse arguments. One that a command does not know is an error of this command."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""

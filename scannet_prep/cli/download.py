@@ -18,10 +18,10 @@ examples:
   scannet-prep download --types seg --print-urls > urls.txt
 
 types (several may be given):
-  seg           mesh, labels, segments, aggregation and .txt of each scene, and the label map
-  seg-min       seg without _vh_clean_2.labels.ply (9.7 GB, used only with --labels-from ply)
-  suffix        any official suffix, for example _vh_clean.aggregation.json or .sens
-  file name     a file that belongs to no scene, for example scannet_frames_25k.zip
+  seg        mesh, labels, segments, groups and .txt of each scene; label map
+  seg-min    seg without _vh_clean_2.labels.ply (9.7 GB, for --labels-from ply)
+  suffix     any official suffix, such as _vh_clean.aggregation.json or .sens
+  file name  a file that belongs to no scene, such as scannet_frames_25k.zip
 
 environment variables:
   SCANNET_PREP_BASE_URL  same as --base-url

@@ -7,7 +7,7 @@ processed again. All scenes of an export have the same format and options, and
 were processed with the same options; the file export.json records them.
 
 examples:
-  scannet-prep export --format octformer --label-set scannet200 -o scannet200.npz
+  scannet-prep export --format octformer --label-set scannet20 -o scannet.npz
   scannet-prep export --format pointcept -o Pointcept/data/scannet
   scannet-prep export --format oneformer3d -o oneformer3d
   scannet-prep export --format votenet -o scannet_train_detection_data

@@ -8,8 +8,9 @@ examples:
   scannet-prep verify data/processed
   scannet-prep view scene0011_00
 
-help of a command: scannet-prep COMMAND --help
-completion with the Tab key: scannet-prep --print-completion bash|zsh|fish
+more help:
+  scannet-prep COMMAND --help
+  scannet-prep --print-completion bash    # a script for the Tab key; also zsh, fish
 
 exit status:
   0    everything requested was done

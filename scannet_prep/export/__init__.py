@@ -71,7 +71,7 @@ FORMATS = {
     ),
     "votenet": Format(
         "detection",
-        "VoteNet: <scene>_vert.npy and others, boxes of 18 classes, train and val",
+        "VoteNet: <scene>_vert.npy and others, boxes of 18 classes",
         needs="annotation",
     ),
     "scanrefer": Format(
