@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from scannet_prep.release.label_sets import SCANNET200 as SCANNET200
     from scannet_prep.release.label_sets import LabelClass as LabelClass
     from scannet_prep.release.label_sets import LabelSet as LabelSet
-    from scannet_prep.release.scene import SceneId as SceneId
-    from scannet_prep.release.scene import Split as Split
-    from scannet_prep.release.splits import official_scenes as official_scenes
+    from scannet_prep.release.scenes import SceneId as SceneId
+    from scannet_prep.release.scenes import Split as Split
+    from scannet_prep.release.scenes import official_scenes as official_scenes
     from scannet_prep.training.collate import Batch as Batch
     from scannet_prep.training.collate import collate as collate
     from scannet_prep.training.collate import collate_torch as collate_torch
@@ -47,11 +47,11 @@ _MODULES = {
     "SCANNET200": "release.label_sets",
     "ScanNet": "training.dataset",
     "ScanNetPrepError": "errors",
-    "SceneId": "release.scene",
-    "Split": "release.scene",
+    "SceneId": "release.scenes",
+    "Split": "release.scenes",
     "collate": "training.collate",
     "collate_torch": "training.collate",
-    "official_scenes": "release.splits",
+    "official_scenes": "release.scenes",
     "read_processed": "processed.scene",
     "render": "view.notebook",
     "sample_from_mesh": "training.sample",

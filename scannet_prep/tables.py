@@ -18,7 +18,7 @@ from scannet_prep.base.files import write_atomically
 from scannet_prep.errors import UsageError
 from scannet_prep.processed.scene import parse_meta
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scenes import SceneId, Split
 from scannet_prep.source.place import open_processed
 
 # Width of the squares that measure the area of a scene.

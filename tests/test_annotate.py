@@ -20,7 +20,7 @@ from scannet_prep.raw.tree import list_raw
 from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 from scannet_prep.synthetic import make_scene, write_scene
 
 MESH = "_vh_clean_2.ply"

@@ -17,7 +17,7 @@ from scannet_prep.base.files import Fingerprint
 from scannet_prep.errors import MissingFileError, ScanNetPrepError
 from scannet_prep.processed.manifest import Manifest, read_manifest
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.release.scene import SceneId
+from scannet_prep.release.scenes import SceneId
 from scannet_prep.stages import process
 from scannet_prep.stages.selection import Selection
 

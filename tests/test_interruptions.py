@@ -13,7 +13,7 @@ from scannet_prep import ScanNet, official_scenes, read_processed
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import read_manifest
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 from scannet_prep.synthetic import write_release
 
 SCENES = [

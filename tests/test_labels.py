@@ -17,8 +17,7 @@ from scannet_prep.release.label_map import (
     read_label_map,
 )
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, parse_label_set
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import find_official_split, official_scenes
+from scannet_prep.release.scenes import SceneId, Split, official_scenes, official_splits
 
 # Digests of the official tables: the label map and the lists of splits as served by ScanNet's
 # server, the classes and colours as in its repository.
@@ -196,12 +195,12 @@ def test_official_list_has_the_scenes_of_its_split_in_its_order(split, count, fi
     scenes = official_scenes(split)
     assert (len(scenes), scenes[0]) == (count, first)
     assert official_scenes(str(split)) == scenes
-    assert {find_official_split(scene) for scene in scenes} == {split}
+    assert {official_splits().get(scene) for scene in scenes} == {split}
 
 
 def test_names_that_no_list_has_are_of_no_split_and_no_scene_ids():
     for name in ("scene0807_00", "scene9999_99", "room", "", "scene0000_00 "):
-        assert find_official_split(name) is None
+        assert official_splits().get(name) is None
     with pytest.raises(UsageError, match="'training' is not a split"):
         official_scenes("training")
 

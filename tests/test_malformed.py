@@ -36,7 +36,7 @@ from scannet_prep.processed.scene import (
 from scannet_prep.raw.lock import read_tree_lock
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map, read_label_map
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 from scannet_prep.source.place import open_place
 from scannet_prep.stages import pack
 from scannet_prep.synthetic import make_scene, write_scene

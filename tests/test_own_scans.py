@@ -13,8 +13,7 @@ from tiny import Ply
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
 from scannet_prep.errors import FileError
 from scannet_prep.raw.mesh import read_mesh
-from scannet_prep.release.scene import SceneId
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.scenes import SceneId, official_splits
 
 LONGEST_NAME = "a" * 96
 MESH = "_vh_clean_2.ply"
@@ -260,7 +259,7 @@ def test_points_without_faces_have_the_normals_of_their_file(tmp_path):
 def copy_in_layout(raw, out, place):
     """Copy the files of all scenes into the layout that `place` names."""
     for folder in raw.glob("scans*/*"):
-        split = find_official_split(folder.name)
+        split = official_splits().get(folder.name)
         target = out / place.format(split=split, scene=folder.name)
         shutil.copytree(folder, target, dirs_exist_ok=True)
 

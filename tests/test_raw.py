@@ -276,7 +276,6 @@ def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp
         scene = listing.scenes[scene_id]
         paths = [scene.path(kind) for kind in scene.files] or [scene.directory]
         assert (paths, scene.split, scene.problem) == ([tmp_path / name], split, "")
-        assert scene.is_own is not scene_id.startswith("scene")
     assert [*listing.scenes] == sorted(scene_id for scene_id, _ in PLACES.values())
 
     findings = {finding.subject: finding for finding in listing.findings}

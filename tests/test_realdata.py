@@ -18,7 +18,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
-from scannet_prep.release.scene import SceneId
+from scannet_prep.release.scenes import SceneId
 from scannet_prep.stages.process import plan, run
 from scannet_prep.superpoints import segment_mesh
 

@@ -13,7 +13,7 @@ from scannet_prep.frames import SensorStream
 from scannet_prep.raw.segments import Group
 from scannet_prep.release.label_map import builtin_label_map, read_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
-from scannet_prep.release.scene import SceneId
+from scannet_prep.release.scenes import SceneId
 from scannet_prep.synthetic import (
     SyntheticScene,
     make_scene,

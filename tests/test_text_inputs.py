@@ -8,7 +8,7 @@ from scannet_prep.errors import FileError, UnknownSceneError
 from scannet_prep.raw.lock import read_tree_lock
 from scannet_prep.raw.scan_info import read_scan_info
 from scannet_prep.release.label_map import read_label_map
-from scannet_prep.release.splits import read_scene_list
+from scannet_prep.release.scenes import read_scene_list
 from scannet_prep.stages.selection import parse_scene_ids
 
 READERS = {

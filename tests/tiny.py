@@ -30,7 +30,7 @@ from scannet_prep.processed.scene import (
 from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.label_map import builtin_label_map
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scenes import SceneId, Split
 
 SCENE_ID = "scene0000_00"
 TEST_SCENE_ID = "scene0707_00"

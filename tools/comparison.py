@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from usage import Usage, run
 
 from scannet_prep.release.label_map import LABEL_MAP_NAME
-from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import official_scenes
+from scannet_prep.release.scenes import Split, official_scenes
 from scannet_prep.synthetic import write_release
 
 Command: TypeAlias = list[object]

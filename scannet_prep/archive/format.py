@@ -30,7 +30,7 @@ from scannet_prep.base.json import Count, make_decoder, parse_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ArchiveError, ContentError
 from scannet_prep.processed.manifest import SceneIdText
-from scannet_prep.release.scene import OWN_ID_PATTERN
+from scannet_prep.release.scenes import OWN_ID_PATTERN
 
 INDEX_NAME = ".scannet-prep/index.json"
 

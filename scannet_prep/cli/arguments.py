@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from scannet_prep.errors import UsageError
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 if TYPE_CHECKING:
     from scannet_prep.stages.selection import Selection

@@ -29,7 +29,7 @@ from scannet_prep.base.text import count_of, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_table
 from scannet_prep.cli.outcome import Outcome
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 if TYPE_CHECKING:
     from scannet_prep.evaluation.scores import Numbers

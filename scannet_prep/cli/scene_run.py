@@ -47,7 +47,7 @@ def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) ->
     if arguments.dry_run:
         reasons: dict[str, list[str]] = {}
         for task in plan.tasks:
-            reasons.setdefault(task.reason, []).append(str(task.scene_id))
+            reasons.setdefault(task.reason, []).append(task.scene_id)
         scenes = count_of(len(plan.tasks), "scene")
         lines = [f"dry run: {scenes} would be made; nothing was written"]
         for reason, scene_ids in reasons.items():

@@ -19,7 +19,7 @@ from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scenes import SceneId, Split
 
 SceneFiles: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """The files of a scene by name, relative to the folder of the export, with `/`: an array, bytes, or

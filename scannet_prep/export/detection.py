@@ -32,7 +32,7 @@ from scannet_prep.export.arrays import (
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 # By nyu40 id: all but wall (1), floor (2) and ceiling (22).
 _CLASSES = frozenset(range(3, 41)) - {22}

@@ -30,7 +30,7 @@ from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
 # The ground truth is raw id * 1000 + group + 1. A larger group would reach the next raw id.

@@ -30,7 +30,7 @@ from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.groups import table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 _POINTS_PER_SAMPLE = 8192
 # Python 3.8, with which the programs run, reads this protocol.

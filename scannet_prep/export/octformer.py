@@ -26,8 +26,7 @@ from scannet_prep.export.arrays import (
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
 from scannet_prep.release.label_sets import SCANNET200, LabelSet
-from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import official_scenes
+from scannet_prep.release.scenes import Split, official_scenes
 
 
 def export_octformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:

@@ -14,7 +14,7 @@ import numpy as np
 from scannet_prep.export.arrays import SceneFiles
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 _IGNORE_ID = -1
 

@@ -37,7 +37,7 @@ from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.label_map import LabelMap
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import SceneId, Split
 
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _PNG_LEVEL = 1
@@ -127,7 +127,7 @@ def extract_scene(
                 _write(out_dir, name, data, files)
 
     record = FramesRecord(
-        scene_id=scene.scene_id,
+        scene_id=SceneId(scene.scene_id),
         split=split,
         options=options,
         sources=source_sizes,

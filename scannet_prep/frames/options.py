@@ -13,7 +13,7 @@ from scannet_prep.base.json import to_plain
 from scannet_prep.errors import UsageError
 from scannet_prep.frames.layouts import LAYOUTS, FrameContent
 from scannet_prep.release.files import INFO, KINDS, MESH, SPLIT_DIRS, FileKind
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 LabelIds: TypeAlias = Literal["raw", "nyu40", "scannet20", "scannet200"]
 

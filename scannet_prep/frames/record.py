@@ -15,7 +15,7 @@ from scannet_prep.base.json import Count, make_decoder, parse_json
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.raw.sensor_stream import SensorCamera
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scenes import SceneId, Split
 
 RECORD_NAME = "frames.json"
 _FORMAT = "scannet_prep frames"

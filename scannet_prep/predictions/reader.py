@@ -18,7 +18,7 @@ from scannet_prep.evaluation.overlaps import InstancePrediction, check_predictio
 from scannet_prep.evaluation.scores import BoolArray, IntArray, check_integers, describe_array
 from scannet_prep.predictions.numberings import Numbering, Task, list_numberings
 from scannet_prep.release.label_sets import LabelSet
-from scannet_prep.release.scene import SceneId
+from scannet_prep.release.scenes import RELEASE_ID
 
 _MAX_BYTES = 1 << 36
 # The rest of a file's name after the scene id.
@@ -147,7 +147,7 @@ def find_predictions(
     for path in sorted(folder.iterdir()):
         for ending in _ENDINGS[task]:
             scene_id = path.name.removesuffix(ending)
-            is_scene = SceneId.is_of_release(scene_id) or scene_id in processed_ids
+            is_scene = RELEASE_ID.fullmatch(scene_id) or scene_id in processed_ids
             if scene_id == path.name or not is_scene:
                 continue
             if scene_id in paths:

@@ -40,7 +40,7 @@ from scannet_prep.release import files as release
 from scannet_prep.release.files import FileKind
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import LabelMap
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import SceneId, Split, official_splits
 from scannet_prep.superpoints import segment_mesh
 
 _Contents: TypeAlias = Mapping[FileKind, Any]
@@ -75,7 +75,7 @@ def find_raw_files(
     needed = {release.MESH}
     if split is not Split.TEST:
         needed |= used
-    if scene.is_own or not options.align_axis:
+    if scene.scene_id not in official_splits() or not options.align_axis:
         needed.discard(release.INFO)
     # With labels from labels.ply, a scene may lack groups: it then has no instances, and no ScanNet
     # ids.
@@ -160,7 +160,7 @@ def process_scene(
         axis_alignment=axis_alignment,
         meta=SceneMeta(
             format_version=FORMAT_VERSION,
-            scene_id=scene.scene_id,
+            scene_id=SceneId(scene.scene_id),
             options=options,
             split=split,
             scene_type=info.scene_type,

@@ -32,7 +32,7 @@ from scannet_prep.processed.scene import (
 )
 from scannet_prep.release.irregularities import SceneWarning
 from scannet_prep.release.label_sets import LabelSet
-from scannet_prep.release.scene import OWN_ID_PATTERN, Split
+from scannet_prep.release.scenes import OWN_ID_PATTERN, Split
 
 MANIFEST_NAME = "manifest.json"
 

@@ -18,7 +18,7 @@ from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader, encode_npz
 from scannet_prep.release.irregularities import SceneWarning
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scenes import SceneId, Split
 
 # Increased whenever the bytes of a processed folder, or their interpretation, change.
 FORMAT_VERSION: Literal[2] = 2

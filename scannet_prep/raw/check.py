@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.base.progress import Progress
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.scan_info import read_scan_info
 from scannet_prep.raw.segments import read_aggregation, read_segments
@@ -25,7 +24,7 @@ _READERS: dict[Content, Callable[[Path, int], Any]] = {
     "label map": read_label_map,
     # These two are checked piece by piece, and return nothing.
     "zip": check_zip,
-    "sensor stream": lambda path, _: check_sensor_stream(path, Progress()),
+    "sensor stream": lambda path, _: check_sensor_stream(path),
 }
 
 

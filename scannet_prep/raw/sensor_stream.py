@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import open_file
 from scannet_prep.base.images import decode_color
-from scannet_prep.base.progress import Progress
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.raw.jpeg import check_jpeg
 
@@ -371,7 +370,7 @@ def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     return np.asarray(is_finite & has_last_row & is_rotation)
 
 
-def check_sensor_stream(path: Path, progress: Progress) -> None:
+def check_sensor_stream(path: Path) -> None:
     """Check that every frame of a sensor stream is complete, and that nothing else follows.
 
     Depth images are decompressed, which verifies their checksum. JPEG has no checksum, so color
@@ -379,7 +378,6 @@ def check_sensor_stream(path: Path, progress: Progress) -> None:
 
     Args:
         path: The stream.
-        progress: Its `advance` is called with the number of checked bytes, frame by frame.
 
     Raises:
         FileError: The stream is truncated, or a frame is damaged.
@@ -389,9 +387,7 @@ def check_sensor_stream(path: Path, progress: Progress) -> None:
         for frame in stream:
             frame.checked_jpeg()
             frame.depth()
-            frame_bytes = _FRAME_HEAD.itemsize + frame.color_bytes + frame.depth_bytes
-            progress.advance(frame_bytes)
-            end = frame.offset + frame_bytes
+            end = frame.offset + _FRAME_HEAD.itemsize + frame.color_bytes + frame.depth_bytes
         # Only inertial records may follow.
         rest_bytes = stream.size_bytes - end
         stored_count = stream.read_at(end, min(rest_bytes, 8))

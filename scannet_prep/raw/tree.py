@@ -21,9 +21,10 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
-from scannet_prep.base.findings import Finding, sort_findings
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError
 from scannet_prep.release.files import (
@@ -36,8 +37,7 @@ from scannet_prep.release.files import (
     TASKS_DIR,
     FileKind,
 )
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.scenes import RELEASE_ID, SceneId, Split, official_splits
 
 # The folders that say which splits their scenes belong to; that of own scenes comes first.
 _PLACES = {
@@ -83,16 +83,11 @@ class RawScene:
             can be used.
     """
 
-    scene_id: SceneId
+    scene_id: str
     directory: Path
     files: tuple[FileKind, ...] = ()
     split: Split | None = None
     problem: str = ""
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the scene is not from the release: none of the official lists contains it."""
-        return find_official_split(self.scene_id) is None
 
     def path(self, kind: FileKind) -> Path:
         """Return the path of the file of one kind."""
@@ -111,7 +106,7 @@ class RawListing:
             An error if they look like a scene in a place of scenes.
     """
 
-    scenes: dict[SceneId, RawScene]
+    scenes: dict[str, RawScene]
     label_map: Path | None
     shared: dict[FileKind, Path]
     findings: tuple[Finding, ...]
@@ -120,7 +115,7 @@ class RawListing:
 def repair_hint(path: Path) -> str:
     """Return what to do about a raw file that is missing or damaged."""
     # A scene id of the release has 12 letters.
-    split = find_official_split(path.name[:12])
+    split = official_splits().get(path.name[:12])
     kind = (KINDS | SHARED_KINDS).get(path.name if split is None else path.name[12:])
     is_of_release = kind is not None and (split is None or split in kind.splits)
     return _HINT_RELEASE if is_of_release else _HINT_OWN_FILES
@@ -159,7 +154,7 @@ def list_raw(
     """
     if not raw_dir.is_dir():
         raise MissingFileError(raw_dir, "no such folder", _HINT_LAYOUT)
-    found: dict[SceneId, list[RawScene]] = defaultdict(list)
+    found: dict[str, list[RawScene]] = defaultdict(list)
     unused: dict[Path, list[str]] = {}
     with_scenes = set()
     shared = {}
@@ -182,11 +177,11 @@ def list_raw(
     label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
     for path in label_maps[1:]:
         unused[path.parent].append(path.name)
-    findings = sort_findings(_iter_unused(unused, with_scenes))
+    findings = sorted(_iter_unused(unused, with_scenes), key=attrgetter("severity", "subject"))
     if not chosen and not may_be_empty:
         problem = "; ".join(["holds no scene folders", *map(str, findings[:1])])
         raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
-    return RawListing(chosen, next(iter(label_maps), None), shared, findings)
+    return RawListing(chosen, next(iter(label_maps), None), shared, tuple(findings))
 
 
 def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
@@ -207,7 +202,7 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
         inner = {name for name in folders if not name.startswith(".")} - {"lost+found"}
         depth = len(folder.parts) - len(raw_dir.parts)
         # A link may lead back to a folder above.
-        if SceneId.is_of_release(folder.name) or depth > 2 * _MAX_DEPTH:
+        if RELEASE_ID.fullmatch(folder.name) or depth > 2 * _MAX_DEPTH:
             inner.clear()
         elif depth >= _MAX_DEPTH and folder.name not in _PLACES:
             inner &= _PLACES.keys()
@@ -222,14 +217,14 @@ def _find_in_folder(
     kinds: dict[str, list[FileKind]] = defaultdict(list)
     unused = []
     scenes = []
-    if not names and SceneId.is_of_release(folder.name):
+    if not names and RELEASE_ID.fullmatch(folder.name):
         scenes.append(_locate(folder.name, folder))
     for name in names:
         match = _SUFFIX.search(name)
         stem = name[: match.start()] if match else ""
         if match and (stem in kinds or SceneId.is_valid(stem)):
             kinds[stem].append(KINDS[match[0]])
-        elif SceneId.is_of_release(name):
+        elif RELEASE_ID.fullmatch(name):
             scenes.append(replace(_locate(name, folder / name), problem=_NO_FOLDER))
         elif name.endswith((*_SCENE_ENDINGS, ".tsv")) or folder.name in _SCENE_DIRS:
             unused.append(name)
@@ -237,7 +232,7 @@ def _find_in_folder(
         # Many other files are named like the metadata.
         if of_scene != [INFO] or name == folder.name:
             scenes.append(_locate(name, folder, of_scene))
-        elif SceneId.is_of_release(name):
+        elif RELEASE_ID.fullmatch(name):
             unused.append(f"{name}{INFO.suffix}")
     return scenes, [name for name in unused if name != LABEL_MAP.suffix]
 
@@ -248,7 +243,7 @@ def _locate(
     files: Sequence[FileKind] = (),
 ) -> RawScene:
     """Make a scene of the files of one name in a folder; its place tells splits, too."""
-    scene = RawScene(SceneId(name), folder, tuple(files), find_official_split(name))
+    scene = RawScene(name, folder, tuple(files), official_splits().get(name))
     place = folder.absolute()
     splits = _PLACES.get(place.name) or _PLACES.get(place.parent.name)
     if splits is None or scene.split in splits:

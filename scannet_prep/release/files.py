@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 BASE_URL = "https://kaldir.vc.cit.tum.de/scannet/"
 TERMS_URL = BASE_URL + "ScanNet_TOS.pdf"

@@ -32,7 +32,7 @@ from scannet_prep.release.label_map import (
     describe_differences,
     label_map_at,
 )
-from scannet_prep.release.scene import SceneId
+from scannet_prep.release.scenes import official_splits
 from scannet_prep.source.scenes import Place, PlaceScene
 
 _HINT_DOWNLOAD = "download the file again"
@@ -75,7 +75,7 @@ class RawTree(Place):
         for scene_id, scene in self._raw_scenes.items():
             paths = [path for path in map(scene.path, scene.files) if path.exists()]
             size_bytes = sum(path.stat().st_size for path in paths)
-            scenes[str(scene_id)] = PlaceScene(scene.split or "", 0, size_bytes)
+            scenes[scene_id] = PlaceScene(scene.split or "", 0, size_bytes)
         super().__init__(str(folder), scenes)
         # The files that `scannet.lock` records, by folder.
         self._records = defaultdict[Path, list[tuple[Path, LockEntry]]](list)
@@ -94,16 +94,16 @@ class RawTree(Place):
             FileError: A file of the scene cannot be read, or is damaged.
             AnnotationError: Its files contradict each other.
         """
-        return _process(self._raw_scenes[SceneId(scene_id)], ProcessOptions(), self._label_map)
+        return _process(self._raw_scenes[scene_id], ProcessOptions(), self._label_map)
 
     def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
         """Find the files of a scene."""
-        scene = self._raw_scenes[SceneId(scene_id)]
+        scene = self._raw_scenes[scene_id]
         return dict.fromkeys(map(scene.path, scene.files))
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Check the files of a scene: those for segmentation together, the others alone."""
-        scene = self._raw_scenes[SceneId(scene_id)]
+        scene = self._raw_scenes[scene_id]
         files = {kind: scene.path(kind) for kind in scene.files}
         findings = self._compare_with_records(scene.directory, scene_id)
         if self._is_for_segmentation:
@@ -210,7 +210,7 @@ def _process(scene: RawScene, options: ProcessOptions, label_map: LabelMap) -> P
 def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     """Report the oddities of a scene that was processed from its files."""
     folder = str(scene.directory)
-    scene_id = str(scene.scene_id)
+    scene_id = scene.scene_id
     meta = processed.meta
     faults = []
     for warning in meta.warnings:
@@ -219,7 +219,7 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
         # An unknown category is a matter of the label map.
         is_doubt = kind.is_doubt and kind is not WarningKind.UNKNOWN_CATEGORY
         # For `process`, all of these are warnings.
-        if is_doubt or (is_missing and not scene.is_own):
+        if is_doubt or (is_missing and scene_id in official_splits()):
             faults.append(warning.fault)
         else:
             yield Finding(message=warning.text, subject=folder, scene_id=scene_id, severity="note")

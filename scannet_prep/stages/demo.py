@@ -19,8 +19,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import OutputError, UsageError
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import official_scenes
+from scannet_prep.release.scenes import Split, official_scenes
 from scannet_prep.stages import frames, pack, process, view
 from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 from scannet_prep.training.dataset import ScanNet

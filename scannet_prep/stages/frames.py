@@ -45,8 +45,7 @@ from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import official_scenes, read_scene_list
+from scannet_prep.release.scenes import SceneId, Split, official_scenes, read_scene_list
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
@@ -170,7 +169,7 @@ def plan(
         has_source = base_url or scene_id in before.scenes or STREAM in scene.files
         if has_source or selection.scene_ids is not None:
             available[scene_id] = scene.split
-    previous = {SceneId(name): record.split for name, record in before.scenes.items()}
+    previous = {name: record.split for name, record in before.scenes.items()}
     selected, failures = select_scenes(available, selection, raw_dir, previous)
     tasks = []
     kept = []
@@ -180,7 +179,7 @@ def plan(
         if reason or is_forced:
             tasks.append(replace(task, reason=reason or "--force"))
         else:
-            kept.append(str(scene_id))
+            kept.append(scene_id)
     if not tasks and not kept and not failures:
         raise MissingFileError(
             raw_dir, "no selected scene has a sensor stream (.sens)", _HINT_STREAMS
@@ -216,14 +215,14 @@ def _add_listed(selection: Selection, listed: FrameList) -> Selection:
         return selection
     if selection.scene_ids is not None:
         raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
-    return replace(selection, scene_ids=tuple(map(SceneId, listed)))
+    return replace(selection, scene_ids=tuple(listed))
 
 
-def _place_streams(out_dir: Path) -> dict[SceneId, RawScene]:
+def _place_streams(out_dir: Path) -> dict[str, RawScene]:
     """Choose the places of streams that are fetched; each scene has a raw tree of its own."""
     scenes = {}
     for split in Split:
-        for scene_id in official_scenes(split):
+        for scene_id in map(str, official_scenes(split)):
             raw_dir = out_dir / _STREAMS_NAME / scene_id
             scenes[scene_id] = RawScene(
                 scene_id, raw_dir / SPLIT_DIRS[split] / scene_id, split=split

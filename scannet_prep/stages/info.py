@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 from scannet_prep.source.place import open_place
 
 

@@ -35,8 +35,7 @@ from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import MESH
 from scannet_prep.release.irregularities import summarize_warnings
 from scannet_prep.release.label_map import LabelMap, describe_differences, label_map_at
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.scenes import Split, official_splits
 from scannet_prep.stages.scene_run import RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
 
@@ -114,7 +113,7 @@ def plan(
     if difference and not (is_forced and selection.has_all):
         raise UsageError(f"{out_dir}: {difference}", _HINT_HEAD)
 
-    previous_splits = {SceneId(name): entry.split for name, entry in before.scenes.items()}
+    previous_splits = {name: entry.split for name, entry in before.scenes.items()}
     splits = {scene_id: scene.split for scene_id, scene in listing.scenes.items()}
     selected, failures = select_scenes(
         previous_splits | splits, selection, raw_dir, previous_splits
@@ -130,13 +129,13 @@ def plan(
             task = SceneTask(listing.scenes[scene_id], split, path)
             reason = _find_reason(task, before.scenes.get(scene_id), context)
         except (KeyError, MissingFileError):
-            raw_gone.append(str(scene_id))
-            kept.append(str(scene_id))
+            raw_gone.append(scene_id)
+            kept.append(scene_id)
             continue
         if reason or is_forced:
             tasks.append(replace(task, reason=reason or "--force"))
         else:
-            kept.append(str(scene_id))
+            kept.append(scene_id)
 
     notes = [*_check_label_map(context), *listing.findings]
     if raw_gone:
@@ -268,7 +267,7 @@ def _check_warnings(meta: SceneMeta, *, is_strict: bool) -> None:
     Raises:
         AnnotationError: There are such warnings.
     """
-    is_of_release = find_official_split(meta.scene_id) is not None
+    is_of_release = meta.scene_id in official_splits()
     for warning in meta.warnings:
         if warning.kind.is_damage and is_of_release:
             raise AnnotationError(warning.fault, _HINT_DAMAGE)

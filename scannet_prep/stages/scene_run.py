@@ -35,7 +35,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import OutputError
 from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
-from scannet_prep.release.scene import SceneId
+from scannet_prep.release.scenes import RELEASE_ID
 from scannet_prep.stages.selection import write_failed_list
 
 WORK_NAME = ".scannet-prep-work"
@@ -167,7 +167,7 @@ def run(
         record.save()
         # After the manifest, which shows whose folder this is. Own scenes do not derive from
         # ScanNet.
-        if any(SceneId.is_of_release(task.scene_id) for task in plan.tasks):
+        if any(RELEASE_ID.fullmatch(task.scene_id) for task in plan.tasks):
             write_if_changed(out_dir / NOTICE_NAME, NOTICE_TEXT.encode())
         try:
             with progress.work(plan.stage.name, len(plan.kept) + len(plan.tasks), "scenes"):
@@ -211,7 +211,7 @@ class _RunState:
         self.made: list[str] = []
         self.new_failures: list[Finding] = []
         self._plan = plan
-        self._unfinished = {str(task.scene_id) for task in plan.tasks}
+        self._unfinished = {task.scene_id for task in plan.tasks}
         self._scenes = {
             name: entry
             for name, entry in plan.before.scenes.items()
@@ -238,7 +238,7 @@ class _RunState:
 
     def settle(self, task: Any, outcome: Any) -> None:  # noqa: ANN401 - of any stage
         """Give the files of a scene their final names, or note its failure."""
-        name = str(task.scene_id)
+        name = task.scene_id
         self._unfinished.discard(name)
         if isinstance(outcome, Finding):
             self._failures[name] = outcome

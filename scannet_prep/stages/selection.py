@@ -10,8 +10,13 @@ from scannet_prep.base.files import write_if_changed, writing
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import UnknownSceneError
 from scannet_prep.raw.tree import RawScene
-from scannet_prep.release.scene import SceneId, Split, suggest_scene_id
-from scannet_prep.release.splits import find_official_split, read_scene_list
+from scannet_prep.release.scenes import (
+    SceneId,
+    Split,
+    official_splits,
+    read_scene_list,
+    suggest_scene_id,
+)
 
 FAILED_NAME = "failed.txt"
 
@@ -37,7 +42,7 @@ class Selection:
     """
 
     splits: tuple[Split, ...] = ()
-    scene_ids: tuple[SceneId, ...] | None = None
+    scene_ids: tuple[str, ...] | None = None
     limit: int | None = None
 
     @property
@@ -101,7 +106,7 @@ class SceneTask:
     reason: str = ""
 
     @property
-    def scene_id(self) -> SceneId:
+    def scene_id(self) -> str:
         """The scene."""
         return self.scene.scene_id
 
@@ -112,11 +117,11 @@ class SceneTask:
 
 
 def select_scenes(
-    available: Mapping[SceneId, Split | None],
+    available: Mapping[str, Split | None],
     selection: Selection,
     raw_dir: Path,
-    previous_splits: Mapping[SceneId, Split],
-) -> tuple[list[tuple[SceneId, Split]], list[Finding]]:
+    previous_splits: Mapping[str, Split],
+) -> tuple[list[tuple[str, Split]], list[Finding]]:
     """Select raw scenes, and determine the split of each.
 
     A scene whose split neither an official list nor its folder tells has the split that it had
@@ -138,7 +143,7 @@ def select_scenes(
     """
     selected = []
     failures = []
-    names: Collection[SceneId] = available
+    names: Collection[str] = available
     if selection.scene_ids is not None:
         names = selection.scene_ids
     for scene_id in sorted(names):
@@ -150,7 +155,7 @@ def select_scenes(
             problem = f"{scene_id} is in the split {split}, which --splits does not name"
             raise UnknownSceneError(problem, _HINT_SPLITS)
         if scene_id not in available:
-            if find_official_split(scene_id) is None:
+            if scene_id not in official_splits():
                 raise UnknownSceneError(f"{raw_dir}: has no scene {scene_id}", _HINT_IDS)
             error = UnknownSceneError(f"has no folder {scene_id}", _HINT_DOWNLOAD)
         elif split is None:
@@ -166,10 +171,10 @@ def select_scenes(
 
 
 def _find_split(
-    scene_id: SceneId, split: Split | None, selection: Selection, previous: Split | None
+    scene_id: str, split: Split | None, selection: Selection, previous: Split | None
 ) -> Split | None:
     """Find the split of a scene; None if it has none."""
-    official = find_official_split(scene_id) or split
+    official = official_splits().get(scene_id) or split
     if official is not None:
         return official
     only_split = selection.splits[0] if len(selection.splits) == 1 else None
@@ -177,7 +182,7 @@ def _find_split(
     return previous or only_split if selection.scene_ids is None else only_split or previous
 
 
-def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
+def parse_scene_ids(words: Sequence[str]) -> tuple[str, ...]:
     """Parse the arguments of `--scenes`.
 
     Args:
@@ -187,7 +192,7 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
         MissingFileError: A file does not exist.
         UnknownSceneError: Something is not a scene id, or the list is empty.
     """
-    scene_ids: dict[SceneId, None] = {}
+    scene_ids: dict[str, None] = {}
     for word in words:
         names = [word]
         if word.startswith("@"):
@@ -196,7 +201,7 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
             if not SceneId.is_valid(name):
                 problem = f"{word:.80}: {name[:80]!r} is not a scene id"
                 raise UnknownSceneError(problem, suggest_scene_id(name) or _HINT_IDS)
-            scene_ids[SceneId(name)] = None
+            scene_ids[name] = None
     if not scene_ids:
         raise UnknownSceneError(f"{' '.join(words)}: names no scene", _HINT_IDS)
     return tuple(scene_ids)

@@ -20,8 +20,7 @@ from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
 from scannet_prep.predictions.reader import Predictions, find_predictions
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
-from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import official_scenes
+from scannet_prep.release.scenes import Split, official_scenes
 from scannet_prep.source.place import open_processed
 from scannet_prep.stages.selection import Selection
 

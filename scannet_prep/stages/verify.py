@@ -17,8 +17,7 @@ from scannet_prep.base.findings import Finding, sort_findings
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import UsageError
-from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import find_official_split, official_scenes
+from scannet_prep.release.scenes import Split, official_scenes, official_splits
 from scannet_prep.source.place import open_place
 from scannet_prep.source.scenes import Place
 from scannet_prep.stages.comparison import count_changes, iter_differences
@@ -103,7 +102,7 @@ def run(
         absent = set[str](selection.scene_ids or ()) - selected
         messages = dict.fromkeys(absent, "no such scene, or not in the selected splits")
         for scene_id, failure in place.failures.items():
-            if selection.wants(scene_id, find_official_split(scene_id)):
+            if selection.wants(scene_id, official_splits().get(scene_id)):
                 messages[scene_id] = f"this scene failed: {failure}"
     else:
         other = open_place(against)

@@ -23,8 +23,7 @@ from scannet_prep.release.files import (
 )
 from scannet_prep.release.label_map import LABEL_MAP_NAME, MAX_NYU40_ID, builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20
-from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.scenes import Split, official_splits
 from scannet_prep.synthetic.frames import encode_files
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene, spread_over_vertices
 
@@ -108,7 +107,7 @@ def write_scene(scene: SyntheticScene, raw_dir: Path, *, frames: int = 0) -> Pat
         raw_dir: The folder that gets `scans/` or `scans_test/`.
         frames: The number of frames of its sensor stream, as for `write_release`.
     """
-    split = find_official_split(scene.scene_id) or Split.TRAIN
+    split = official_splits().get(scene.scene_id) or Split.TRAIN
     scans_dir = raw_dir / SPLIT_DIRS[split]
     files = RawScene(scene.scene_id, scans_dir / scene.scene_id)
     make_directory(files.directory)

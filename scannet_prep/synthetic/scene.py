@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.raw.segments import Group
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.scenes import SceneId, Split, official_splits
 from scannet_prep.synthetic.room import (
     SHELL,
     Float64s,
@@ -137,7 +136,7 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
 
     groups: tuple[Group, ...] = ()
     axis_alignment = None
-    if find_official_split(name) is not Split.TEST:
+    if official_splits().get(name) is not Split.TEST:
         groups = _annotate(room.pieces, vertex_pieces, segment_ids, rng)
         turned_axes = turn_around_z(np.eye(3), degrees)
         axis_alignment = np.eye(4)

@@ -22,8 +22,7 @@ from scannet_prep.errors import ScanNetPrepError, UnknownSceneError, UsageError
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
-from scannet_prep.release.scene import Split, suggest_scene_id
-from scannet_prep.release.splits import read_scene_list
+from scannet_prep.release.scenes import Split, read_scene_list, suggest_scene_id
 from scannet_prep.source.place import open_processed
 from scannet_prep.training.limited import check_points, limit_annotation, read_points
 from scannet_prep.training.sample import Sample

@@ -20,7 +20,7 @@ from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.groups import raw_ids_of_groups
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 
 UNLABELED = "unlabeled"
 UNLABELED_COLOR = (100, 100, 100)

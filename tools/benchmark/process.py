@@ -12,8 +12,7 @@ from usage import run_ours
 from benchmark.scenes import make_processed
 from benchmark.timing import time_alternately
 from scannet_prep import ScanNet
-from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import official_scenes
+from scannet_prep.release.scenes import Split, official_scenes
 from scannet_prep.synthetic import write_release
 
 _LARGEST_VERTEX_COUNT = 550_000

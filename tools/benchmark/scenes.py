@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from usage import run_ours
 
-from scannet_prep.release.scene import Split
-from scannet_prep.release.splits import official_scenes
+from scannet_prep.release.scenes import Split, official_scenes
 from scannet_prep.synthetic import SyntheticScene, make_scene, write_label_map, write_scene
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TERMS_URL
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scenes import Split
 from scannet_prep.remote.http import HttpClient
 from scannet_prep.stages.download.fetch import DownloadReport, Fetcher
 from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile, plan

@@ -13,8 +13,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LockEntry, read_tree_lock
 from scannet_prep.release import files as release
 from scannet_prep.release.files import BASE_URL, FileKind
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import official_splits
+from scannet_prep.release.scenes import Split, official_splits
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -112,7 +111,7 @@ def _find_kinds(types: Sequence[str]) -> list[FileKind]:
 
 
 def _list_files(
-    scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind], base_url: str
+    scenes: Sequence[tuple[str, Split]], kinds: Sequence[FileKind], base_url: str
 ) -> Iterator[RemoteFile]:
     """List the files of some kinds that the server has for some scenes.
 

@@ -1,13 +1,23 @@
-"""Names of scenes and splits."""
+"""Names of scenes, and their official division into train, val and test.
+
+The lists are those of the ScanNet benchmark (`scannetv2_train.txt` and so on, in the ScanNet
+repository under `Tasks/Benchmark`): 1201, 312 and 100 scenes. No space is in two lists.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
+from functools import cache
+from importlib import resources
+from pathlib import Path
 
+from scannet_prep.base.files import read_text
 from scannet_prep.errors import UnknownSceneError, UsageError
 
-_RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
+# The form of the scene ids of the release.
+RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
 # At most 96 characters: in an archive, a tar header has room for 100, which include `.npz`.
 OWN_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,95}"
 _OWN_ID = re.compile(OWN_ID_PATTERN)
@@ -42,12 +52,7 @@ class SceneId(str):
     @staticmethod
     def is_valid(text: str) -> bool:
         """Whether a text has the form of a scene id, of the release or of an own scene."""
-        return SceneId.is_of_release(text) or SceneId.is_own(text)
-
-    @staticmethod
-    def is_of_release(text: str) -> bool:
-        """Whether a text has the form of a scene id of the release."""
-        return _RELEASE_ID.fullmatch(text) is not None
+        return RELEASE_ID.fullmatch(text) is not None or SceneId.is_own(text)
 
     @staticmethod
     def is_own(text: str) -> bool:
@@ -58,12 +63,12 @@ class SceneId(str):
     @property
     def space(self) -> int | None:
         """Number of the space, 11 for `scene0011_01`; None for an own scene."""
-        return int(self[5:9]) if self.is_of_release(self) else None
+        return int(self[5:9]) if RELEASE_ID.fullmatch(self) else None
 
     @property
     def scan(self) -> int | None:
         """Number of the scan within its space, 1 for `scene0011_01`; None for an own scene."""
-        return int(self[10:]) if self.is_of_release(self) else None
+        return int(self[10:]) if RELEASE_ID.fullmatch(self) else None
 
 
 def suggest_scene_id(text: str) -> str:
@@ -101,3 +106,36 @@ class Split(str, Enum):
             return cls(text)
         except ValueError:
             raise UsageError(f"{text!r} is not a split", f"splits are {', '.join(cls)}") from None
+
+
+@cache
+def official_scenes(split: str) -> tuple[SceneId, ...]:
+    """Return the scenes of a split in the order of the official list, which is not sorted.
+
+    Args:
+        split: `train`, `val` or `test`, also as a `Split`.
+
+    Raises:
+        UsageError: There is no such split.
+    """
+    name = f"assets/scannetv2_{Split.parse(split)}.txt"
+    text = resources.files("scannet_prep").joinpath(name).read_text(encoding="ascii")
+    return tuple(SceneId(line) for line in text.split())
+
+
+@cache
+def official_splits() -> Mapping[str, Split]:
+    """Return the split of each scene in the official lists, by its id."""
+    return {scene_id: split for split in Split for scene_id in official_scenes(split)}
+
+
+def read_scene_list(path: Path) -> list[str]:
+    """Read a list of scene ids, one per line, without checking them; `#` begins a comment.
+
+    Raises:
+        MissingFileError: There is no such file.
+        FileError: It cannot be read, or is not text.
+    """
+    lines = read_text(path).splitlines()
+    names = [line.partition("#")[0].strip() for line in lines]
+    return [name for name in names if name]
