@@ -4,11 +4,13 @@
     zip files of 2D labels --> labels, instances of a frame
     options, stream        --> numbers of the frames --> files --> record
 
-Images that keep their size are not decoded: stored JPEG and PNG images are copied.
+The ending of its name selects the encoding of a file. Images that keep their size are not decoded:
+stored JPEG and PNG images are copied.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, make_directory, writing
 from scannet_prep.base.images import (
@@ -28,11 +31,11 @@ from scannet_prep.base.images import (
 )
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError
-from scannet_prep.frames.labels import encode_label_image, make_label_table
+from scannet_prep.frames.labels import make_label_image, make_label_table
 from scannet_prep.frames.layouts import LAYOUTS, FrameContent
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord
-from scannet_prep.frames.scene_files import SCENE_ENCODERS, encode_matrix, encode_npz
+from scannet_prep.frames.scene_files import SCENE_CONTENTS
 from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
@@ -41,12 +44,6 @@ from scannet_prep.release.scenes import SceneId, Split
 
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _PNG_LEVEL = 1
-# By the ending of a file.
-_IMAGE_ENCODERS: dict[str, Callable[[Any], bytes]] = {
-    ".jpg": encode_jpeg,
-    ".png": partial(encode_png, level=_PNG_LEVEL),
-    ".pgm": encode_pgm,
-}
 
 
 def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dict[str, int]:
@@ -90,6 +87,7 @@ def extract_scene(
     layout = LAYOUTS[options.layout]
     contents = options.contents_of(split)
     files: dict[str, Fingerprint] = {}
+    without_depth = []
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
         stored = stream.color_camera
@@ -98,33 +96,29 @@ def extract_scene(
         color_camera = stored.resized(options.size or default_size)
         if layout.aligns_depth:
             depth_camera = color_camera
-        labels = {}
+        # What is written of a frame: the bytes of a file, or a value to encode.
+        makers: dict[FrameContent, Callable[[Frame], Any]] = {
+            "color": partial(_make_color, layout.of_frame["color"], color_camera),
+            "depth": partial(_make_depth, depth_camera, is_aligned=layout.aligns_depth),
+            "pose": partial(_make_pose, layout.of_frame.get("pose", ""), depth_camera),
+        }
         for content, kind in LABEL_KINDS.items():
             if content in contents:
                 path = scene.path(kind)
                 archive = stack.enter_context(open_zip(path))
                 ids = options.label_set if content == "labels" else "raw"
                 table = make_label_table(ids, label_map)
-                labels[content] = partial(
-                    encode_label_image, archive, path, stored.size, color_camera.size, table
+                makers[content] = partial(
+                    make_label_image, archive, path, stored.size, color_camera.size, table
                 )
         numbers, lost = options.select(stream.is_tracked, listed)
-        without_depth = []
         for position, number in enumerate(numbers):
+            frame = stream[number]
             for content in contents:
-                name = options.name_of(content, number, position)
-                frame = stream[number]
-                if content in labels:
-                    data = labels[content](number)
-                elif content == "depth":
-                    image = _align_depth(frame) if layout.aligns_depth else frame.depth()
-                    if not image.any():
-                        without_depth.append(number)
-                    image = resize_nearest(image, depth_camera.size)
-                    data = _IMAGE_ENCODERS[Path(name).suffix](image)
-                else:
-                    data = _encode(frame, content, name, color_camera, depth_camera)
-                _write(out_dir, name, data, files)
+                value = makers[content](frame)
+                if content == "depth" and not value.any():
+                    without_depth.append(number)
+                _write(out_dir, options.name_of(content, number, position), value, files)
 
     record = FramesRecord(
         scene_id=SceneId(scene.scene_id),
@@ -141,29 +135,29 @@ def extract_scene(
         files=files,
     )
     for name, scene_content in layout.of_scene.items():
-        data = SCENE_ENCODERS[scene_content](record, scene)
-        name = name.format(first=options.first, scene=scene.scene_id)
-        _write(out_dir, name, data, files)
+        value = SCENE_CONTENTS[scene_content](record, scene)
+        _write(out_dir, name.format(first=options.first, scene=scene.scene_id), value, files)
     _write(out_dir, RECORD_NAME, encode_json(record) + b"\n", files)
     return record
 
 
-def _encode(
-    frame: Frame,
-    content: FrameContent,
-    name: str,
-    color_camera: SensorCamera,
-    depth_camera: SensorCamera,
-) -> bytes:
-    """Encode the color or the pose of a frame for a file of some name."""
-    ending = Path(name).suffix
-    if content == "color":
-        if ending == ".jpg" and color_camera.size == frame.stream.color_camera.size:
-            return frame.checked_jpeg()
-        return _IMAGE_ENCODERS[ending](resize_color(frame.color(), color_camera.size))
-    if ending == ".npz":
-        return encode_npz(intrinsics=depth_camera.intrinsic[:3, :3], pose=frame.pose)
-    return encode_matrix(frame.pose)
+def _make_color(name: str, camera: SensorCamera, frame: Frame) -> bytes | NDArray[np.uint8]:
+    """Copy the color image of a frame, or decode and resize it for a file of another kind."""
+    if name.endswith(".jpg") and camera.size == frame.stream.color_camera.size:
+        return frame.checked_jpeg()
+    return resize_color(frame.color(), camera.size)
+
+
+def _make_depth(camera: SensorCamera, frame: Frame, *, is_aligned: bool) -> GrayImage:
+    """Decode the depth image of a frame."""
+    return resize_nearest(_align_depth(frame) if is_aligned else frame.depth(), camera.size)
+
+
+def _make_pose(name: str, camera: SensorCamera, frame: Frame) -> Any:  # noqa: ANN401 - see `_encode`
+    """Return the pose of a frame, with the intrinsics of a camera if the file holds several."""
+    if name.endswith(".npz"):
+        return {"intrinsics": camera.intrinsic[:3, :3], "pose": frame.pose}
+    return frame.pose
 
 
 def _align_depth(frame: Frame) -> GrayImage:
@@ -190,14 +184,45 @@ def _align_depth(frame: Frame) -> GrayImage:
     return aligned
 
 
-def _write(out_dir: Path, name: str, data: bytes, files: dict[str, Fingerprint]) -> None:
+def _write(out_dir: Path, name: str, value: Any, files: dict[str, Fingerprint]) -> None:  # noqa: ANN401 - see `_encode`
     """Write a file, and record its fingerprint.
+
+    Args:
+        out_dir: The folder of the scene.
+        name: The name of the file, whose ending selects its encoding.
+        value: The content: bytes, or a value to encode.
+        files: The fingerprints of all files, by name.
 
     Raises:
         OutputError: It cannot be written.
     """
     path = out_dir / name
+    data = value if isinstance(value, bytes) else _ENCODERS[path.suffix](value)
     make_directory(path.parent)
     with writing(path):
         path.write_bytes(data)
     files[name] = Fingerprint.from_bytes(data)
+
+
+def _encode_matrix(matrix: NDArray[np.floating[Any]]) -> bytes:
+    """Encode a matrix as the official reader does: a line per row, six decimals."""
+    lines = [" ".join(f"{value:f}" for value in row) + "\n" for row in matrix]
+    return "".join(lines).encode()
+
+
+def _encode_npz(arrays: dict[str, Any]) -> bytes:
+    """Encode arrays by name as a file for `np.load`."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+# By the ending of a file.
+_ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    ".jpg": encode_jpeg,
+    ".png": partial(encode_png, level=_PNG_LEVEL),
+    ".pgm": encode_pgm,
+    ".txt": _encode_matrix,
+    ".npz": _encode_npz,
+    ".json": encode_json,
+}

@@ -18,6 +18,7 @@ from scannet_prep.base.images import (
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import LabelIds
+from scannet_prep.raw.sensor_stream import Frame
 from scannet_prep.raw.zip_file import read_member
 from scannet_prep.release.label_map import MAX_SCANNET_ID, LabelMap
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
@@ -46,13 +47,13 @@ def make_label_table(label_set: LabelIds, label_map: LabelMap) -> NDArray[np.int
     return table
 
 
-def encode_label_image(
+def make_label_image(
     archive: zipfile.ZipFile,
     path: Path,
     stored_size: tuple[int, int],
     size: tuple[int, int],
     table: NDArray[np.int16] | None,
-    number: int,
+    frame: Frame,
 ) -> bytes:
     """Make the image of labels, or of objects, of a frame.
 
@@ -62,7 +63,7 @@ def encode_label_image(
         stored_size: Width and height of its images, which are those of color.
         size: Width and height of the image to make.
         table: The conversion of its ids; None to leave them as they are.
-        number: The number of the frame in the stream.
+        frame: The frame.
 
     Returns:
         A PNG image of 8 or 16 bits; the stored one if nothing is converted.
@@ -72,7 +73,7 @@ def encode_label_image(
     """
     # scene0000_00_2d-label-filt.zip holds label-filt/0.png.
     folder = path.stem.partition("_2d-")[2]
-    name = f"{folder}/{number}.png"
+    name = f"{folder}/{frame.number}.png"
     stored = read_member(archive, path, name)
     try:
         if size == stored_size and table is None:

@@ -21,7 +21,7 @@ class Layout:
             stream, `{position}` counts the frames that are extracted, from 0, and `{first}` is the
             option.
         of_scene: The content of each file that concerns all frames, by name: one of
-            `SCENE_ENCODERS`.
+            `SCENE_CONTENTS`.
         folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
             `scans`, or `scans_test` for scenes of test, and `{part}` is `train` or `test`.
         defaults: The options that are not those of `FrameOptions` by default.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import read_file
-from scannet_prep.base.json import encode_json
 from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.frames.record import FramesRecord
 from scannet_prep.raw.mesh import read_mesh
@@ -50,18 +48,6 @@ m_calibrationDepthIntrinsic = {matrices[2]}
 m_calibrationDepthExtrinsic = {matrices[3]}
 m_frames.size = {count}
 """
-
-
-def encode_matrix(matrix: Any) -> bytes:  # noqa: ANN401 - an array, or rows of numbers
-    """Encode a matrix as the official reader does: a line per row, six decimals."""
-    return _join_lines([f"{value:f}" for value in row] for row in matrix)
-
-
-def encode_npz(**arrays: Any) -> bytes:  # noqa: ANN401 - arrays
-    """Encode arrays as a file for `np.load`."""
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
 
 
 def _join_lines(rows: Iterable[Iterable[object]]) -> bytes:
@@ -134,8 +120,8 @@ def _encode_points(_: FramesRecord, scene: RawScene) -> bytes:
     return _PLY_HEADER.format(count=len(points)).encode() + points.tobytes()
 
 
-def _encode_transforms(record: FramesRecord, _: RawScene) -> bytes:
-    """Encode cameras and poses for nerfstudio, whose cameras look along -z, with y up."""
+def _make_transforms(record: FramesRecord, _: RawScene) -> dict[str, Any]:
+    """Collect cameras and poses for nerfstudio, whose cameras look along -z, with y up."""
     poses = record.read_poses().copy()
     poses[:, :3, 1:3] *= -1
     names = LAYOUTS[record.options.layout].of_frame
@@ -145,14 +131,13 @@ def _encode_transforms(record: FramesRecord, _: RawScene) -> bytes:
         if "depth" in record.options.contents:
             frame["depth_file_path"] = names["depth"].format(number=number)
         frames.append(frame | {"transform_matrix": pose.tolist()})
-    transforms = {
+    return {
         "camera_model": "PINHOLE",
         **_find_pinhole(record),
         "orientation_override": "none",
         "ply_file_path": "points3D.ply",
         "frames": frames,
     }
-    return encode_json(transforms)
 
 
 def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
@@ -164,20 +149,21 @@ def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
     return _STREAM_INFO.format(record=record, matrices=texts, count=count).encode()
 
 
-SCENE_ENCODERS: Mapping[str, Callable[[FramesRecord, RawScene], bytes]] = {
-    "intrinsic_color": lambda record, _: encode_matrix(record.color_camera.intrinsic),
-    "extrinsic_color": lambda record, _: encode_matrix(record.color_camera.extrinsic),
-    "intrinsic_depth": lambda record, _: encode_matrix(record.depth_camera.intrinsic),
-    "extrinsic_depth": lambda record, _: encode_matrix(record.depth_camera.extrinsic),
+SCENE_CONTENTS: Mapping[str, Callable[[FramesRecord, RawScene], Any]] = {
+    "intrinsic_color": lambda record, _: record.color_camera.intrinsic,
+    "extrinsic_color": lambda record, _: record.color_camera.extrinsic,
+    "intrinsic_depth": lambda record, _: record.depth_camera.intrinsic,
+    "extrinsic_depth": lambda record, _: record.depth_camera.extrinsic,
     # A line each.
-    "poses": lambda record, _: encode_matrix(record.read_poses().reshape(-1, 16)),
+    "poses": lambda record, _: record.read_poses().reshape(-1, 16),
     "colmap_camera": _encode_colmap_camera,
     "colmap_images": _encode_colmap_images,
     "colmap_points": _encode_colmap_points,
     "points": _encode_points,
-    "transforms": _encode_transforms,
+    "transforms": _make_transforms,
     # Without the ending.
-    "names": lambda record, _: encode_npz(images=[f"{number:05}" for number in record.frames]),
+    "names": lambda record, _: {"images": [f"{number:05}" for number in record.frames]},
     "stream_info": _encode_stream_info,
     "scan_info": lambda _, scene: read_file(scene.path(INFO)),
 }
+"""What a file holds: its bytes, or a value to encode."""
