@@ -48,7 +48,7 @@ def release_dir(tmp_path_factory):
 def test_python_examples_run(page, release_dir, tmp_path):
     directory = shutil.copytree(release_dir, tmp_path / "here")
     if page == "docs/frames.md":
-        write_scene(make_scene(TRAIN[0], vertices=800), directory / "data/ScanNet", frames=5)
+        write_scene(make_scene("scene0568_00", vertices=800), directory / "data/ScanNet", frames=5)
         assert run_main("frames", "--every", "1", cwd=directory).status == 0
 
     for block in find_blocks(page, "python"):
