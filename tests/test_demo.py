@@ -47,8 +47,8 @@ def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(d
 
     for command in commands:
         assert f"\n{command}\n" in first.stdout
-        shown = command.replace(f"{sys.executable} -m scannet_prep", "scannet-prep")
-        assert shown.replace(sys.executable, "python") in PAGES["README.md"]
+        shown = command.replace(sys.executable, "python")
+        assert shown.replace("python -m scannet_prep", "scannet-prep") in PAGES["README.md"]
         outcome = run_words("sh", "-c", command, cwd=folder, env=environment)
         assert outcome.status == 0, outcome.stderr
         printed += outcome.stdout

@@ -209,7 +209,9 @@ def test_options_select_frames_and_a_dry_run_counts_them(
 
 
 def test_resized_images_have_the_size_and_matching_intrinsics(streams_dir, out_dir):
-    assert extract(streams_dir, out_dir, *EVERYTHING, "--size", "8x6").status == 0
+    outcome = extract(streams_dir, out_dir, *EVERYTHING, "--size", "8x6")
+    assert outcome.status == 0
+    assert "size: 8x6, contents: color depth pose labels instances," in outcome.stderr
 
     scene = FrameFolder(out_dir)[TRAIN]
     matrix = np.loadtxt(out_dir / TRAIN / "intrinsic/intrinsic_color.txt")
@@ -398,7 +400,7 @@ def test_verify_finds_changed_and_missing_files(streams_dir, out_dir):
 
 
 REFUSALS = [
-    ("--size 320", "argument --size: invalid _size value: '320'"),
+    ("--size 320", "argument --size: '320' is not a size in pixels, such as 320x240"),
     ("--layout mmdet3d --with labels", "the layout mmdet3d has no place for labels"),
     ("--layout posed_images", "'posed_images' is not a layout"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import textwrap
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from scannet_prep.stages.selection import Selection
 
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
+
+_SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -236,6 +239,18 @@ def positive_number(text: str) -> int:
     if not is_number or not 1 <= int(text) < 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def size_argument(text: str) -> tuple[int, int]:
+    """Parse a size such as `1600x1200`.
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size in pixels, such as 320x240")
+    return int(match[1]), int(match[2])
 
 
 def place_argument(text: str) -> str | Path:

@@ -12,6 +12,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from shlex import quote
@@ -61,7 +62,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
 def _list_commands(demo_dir: Path, scene_id: str) -> list[str]:
     """Return commands for the results, which work as they stand in the current folder."""
-    python = quote(sys.executable)
+    # The short name, if the environment is active.
+    python = "python" if shutil.which("python") == sys.executable else quote(sys.executable)
     program = f"{python} -m scannet_prep"
     folder = quote(str(demo_dir))
     predictions = f"{folder}/predictions/val"

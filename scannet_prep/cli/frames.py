@@ -98,7 +98,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     options.add_argument(
         "--size",
-        type=_size,
+        type=shared.size_argument,
         metavar="WxH",
         help="width and height of all images, such as 320x240 "
         "(default: as stored, without decoding color images)",
@@ -169,13 +169,3 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     if arguments.dry_run and not arguments.fetch:
         plan = frames.count(plan)
     return carry_out(plan, arguments, console)
-
-
-def _size(text: str) -> tuple[int, int]:
-    """Parse a size such as 320x240.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    width, height = map(shared.positive_number, text.split("x"))
-    return width, height

@@ -32,7 +32,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,6 @@ _COLORS = (
     "error-2",
 )
 _DEFAULT_PORT = 8808
-_SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -130,7 +128,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="orbit, top, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)",
     )
     pictures.add_argument(
-        "--size", type=_size_argument, metavar="WxH", help="size in pixels (default: 800x600)"
+        "--size", type=shared.size_argument, metavar="WxH", help="size in pixels (default: 800x600)"
     )
     pictures.add_argument(
         "--hide",
@@ -218,11 +216,3 @@ def _describe(viewing: Viewing, report: ViewReport) -> list[str]:
     lines = [f"{viewing.place.name}: {scenes}, {label_set}, coloured by {colors}"]
     lines += [f"{path}: {format_bytes(size)}" for path, size in report.files.items()]
     return lines
-
-
-def _size_argument(text: str) -> tuple[int, int]:
-    """Parse a size such as `1600x1200`."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size in pixels, such as 1600x1200")
-    return int(match[1]), int(match[2])

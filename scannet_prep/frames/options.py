@@ -98,6 +98,8 @@ class FrameOptions:
     def text(self) -> str:
         """The options in words; those that are not used are left out."""
         options = to_plain(self)
+        for name, separator in (("size", "x"), ("contents", " ")):
+            options[name] = separator.join(map(str, options[name] or ()))
         return ", ".join(f"{name}: {value}" for name, value in options.items() if value)
 
     def contents_of(self, split: Split) -> tuple[FrameContent, ...]:
