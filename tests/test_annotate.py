@@ -1,6 +1,7 @@
 """The arrays made from raw files: by hand, against loops, and for any groups."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import oracles
@@ -320,7 +321,7 @@ def test_synthetic_scene_equals_the_loops_and_has_the_same_bytes_each_time(tmp_p
 def annotate_groups(groups, segment_ids=tiny.SEGMENT_IDS, label_map=None):
     segmentation = tiny.read_raw(release.SEGMENTS, tiny.segments_file(segment_ids))
     aggregation = tiny.read_raw(release.AGGREGATION, tiny.aggregation_file(groups))
-    return annotate(segmentation, aggregation, label_map or builtin_label_map())
+    return annotate(segmentation, aggregation, label_map or builtin_label_map(), Path())
 
 
 def test_repeated_groups_are_dropped_and_override_no_later_group():

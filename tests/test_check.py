@@ -5,7 +5,7 @@ import tiny
 from large_files import make_stream, make_zip
 
 from scannet_prep.errors import FileError
-from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.release.files import KINDS, SHARED_KINDS
 
 HIGH = tiny.Ply(positions=(*tiny.POSITIONS, (5, 5, 5)), colors=(*tiny.COLORS, (1, 2, 3)))

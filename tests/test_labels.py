@@ -17,7 +17,7 @@ from scannet_prep.release.label_map import (
     read_label_map,
 )
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, parse_label_set
-from scannet_prep.release.scenes import SceneId, Split, official_scenes, official_splits
+from scannet_prep.release.scenes import SCENE_ID, SceneId, Split, official_scenes, official_splits
 
 # Digests of the official tables: the label map and the lists of splits as served by ScanNet's
 # server, the classes and colours as in its repository.
@@ -206,6 +206,6 @@ def test_names_that_no_list_has_are_of_no_split_and_no_scene_ids():
 
     digits = "scene\u0660\u0660\u0660\u0660_\u0660\u0660"
     for text in ("", "scene0000_00\n", digits, "scene0000", "scene000_00", "../scene0000_00"):
-        assert not SceneId.is_valid(text)
+        assert not SCENE_ID.fullmatch(text)
         with pytest.raises(UnknownSceneError, match="is not a scene id"):
             SceneId(text)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import Ply
 
 from scannet_prep.errors import FileError, MissingFileError
-from scannet_prep.raw.segments import compact_unsigned
+from scannet_prep.processed.make_scene import compact_indices
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 
@@ -36,7 +36,7 @@ def test_segments_agree_with_np_unique_for_any_ids(ids, space, newline, are_stri
 
 @pytest.mark.parametrize(("count", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
 def test_compact_indices_have_the_smallest_type_that_holds_them(count, dtype):
-    compact = compact_unsigned(np.arange(count), count)
+    compact = compact_indices(np.arange(count), count)
 
     assert compact.dtype == dtype
     assert compact[-1] == count - 1

@@ -15,7 +15,7 @@ from scene_problems import find_problems
 from scannet_prep import read_processed
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.scenes import SceneId

@@ -1,19 +1,25 @@
 """Text files of people are read in one way, and names of other programs are recognized."""
 
+from functools import partial
+
 import pytest
 from commands import TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import FileError, UnknownSceneError
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.lock import read_tree_lock
-from scannet_prep.raw.scan_info import read_scan_info
+from scannet_prep.release.files import INFO
 from scannet_prep.release.label_map import read_label_map
 from scannet_prep.release.scenes import read_scene_list
 from scannet_prep.stages.selection import parse_scene_ids
 
 READERS = {
     "list": (read_scene_list, [TRAIN, VAL]),
-    "info": (read_scan_info, ["axisAlignment = 1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1", "sceneType = a"]),
+    "info": (
+        partial(read_raw_file, INFO),
+        ["axisAlignment = 1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1", "sceneType = a"],
+    ),
     "label map": (read_label_map, ["id\traw_category\tnyu40id", "1\twall #1\t1"]),
     "scannet.lock": (lambda path: read_tree_lock(path.parent), [f"{'0' * 64}  1  scans/a#b"]),
 }

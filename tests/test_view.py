@@ -11,7 +11,7 @@ from commands import TEST, TRAIN, VAL, edit_json, run_main
 from PIL import Image
 
 from scannet_prep import read_processed
-from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.release.files import MESH
 from scannet_prep.stages import pack
 from scannet_prep.synthetic import write_release

@@ -27,7 +27,7 @@ from scannet_prep.processed.scene import (
     encode_processed,
     parse_processed,
 )
-from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scenes import SceneId, Split

@@ -125,22 +125,25 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path, max_bytes: int = _MAX_BYTES, hint: str = _HINT_TEXT) -> str:
-    """Read a text file of people or of other programs.
+    """Read a text file; arguments and errors are those of `open_file` and `decode_text`."""
+    return decode_text(read_file(path, max_bytes), path, hint)
+
+
+def decode_text(data: bytes, path: Path, hint: str = _HINT_TEXT) -> str:
+    """Decode a text file of people or of other programs.
 
     A byte order mark is dropped, and so are the words of comments, which are lines that begin with
     `#`. Every end of a line becomes one LF, also CR CR LF, which a file has that was converted to
     the line ends of Windows twice. The numbers of lines stay.
 
     Args:
-        path: The file.
-        max_bytes: Largest size that the file may have.
+        data: The content of the file.
+        path: The file, for messages.
         hint: The hint for a file that is not text.
 
     Raises:
-        MissingFileError: See `open_file`.
-        FileError: See `open_file`; or it is not text, or in another encoding than UTF-8.
+        FileError: It is not text, or in another encoding than UTF-8.
     """
-    data = read_file(path, max_bytes)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

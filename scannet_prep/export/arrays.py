@@ -19,7 +19,7 @@ from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
-from scannet_prep.release.scenes import SceneId, Split
+from scannet_prep.release.scenes import RELEASE_ID, Split
 
 SceneFiles: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """The files of a scene by name, relative to the folder of the export, with `/`: an array, bytes, or
@@ -54,7 +54,8 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
     if is_aligned == meta.options.align_axis:
         return scene
     has_info = all(warning.kind is not WarningKind.NO_INFO for warning in meta.warnings)
-    if not (has_info or meta.split is Split.TEST or SceneId.is_own(meta.scene_id)):
+    is_known = has_info or meta.split is Split.TEST
+    if not is_known and RELEASE_ID.fullmatch(meta.scene_id):
         raise ScanNetPrepError(
             f"{meta.scene_id} has no axis alignment",
             "download its .txt, then process the scene again",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scannet_prep.base.files import read_file
 from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.frames.record import FramesRecord
-from scannet_prep.raw.mesh import read_mesh
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import INFO, MESH
 
@@ -104,7 +104,7 @@ def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _encode_colmap_points(_: FramesRecord, scene: RawScene) -> bytes:
     """Encode the vertices of the mesh, which no image has matched."""
-    mesh = read_mesh(scene.path(MESH))
+    mesh = read_raw_file(MESH, scene.path(MESH))
     points = zip(mesh.positions.tolist(), mesh.colors.tolist(), strict=True)
     return _join_lines(
         [index, *position, *color, 0] for index, (position, color) in enumerate(points, start=1)
@@ -113,7 +113,7 @@ def _encode_colmap_points(_: FramesRecord, scene: RawScene) -> bytes:
 
 def _encode_points(_: FramesRecord, scene: RawScene) -> bytes:
     """Encode the vertices of the mesh as PLY, with normals of 0, which readers expect."""
-    mesh = read_mesh(scene.path(MESH))
+    mesh = read_raw_file(MESH, scene.path(MESH))
     points = np.zeros(len(mesh.positions), _POINT)
     points["position"] = mesh.positions
     points["color"] = mesh.colors

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError
+from scannet_prep.errors import FileError
 from scannet_prep.raw.segments import Aggregation, Group, Segmentation
+from scannet_prep.raw.tree import repair_hint
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import LabelMap, RawIds
 
@@ -75,6 +77,7 @@ def annotate(
     segmentation: Segmentation,
     aggregation: Aggregation,
     label_map: LabelMap,
+    path: Path,
 ) -> Annotation:
     """Give every vertex the ids of the group that its segment belongs to.
 
@@ -82,8 +85,14 @@ def annotate(
     evaluated nowhere. Both ids come from the same row of the label map. Exact repetitions of an
     earlier group are left out (scene0217_00 lists every group twice).
 
+    Args:
+        segmentation: The segments.
+        aggregation: The groups.
+        label_map: Ids by raw category.
+        path: The file of the groups, for messages.
+
     Raises:
-        ContentError: There are more groups than `instances` can number.
+        FileError: There are more groups than `instances` can number.
     """
     warnings: list[SceneWarning] = []
     null_count = sum(group.segment_ids.count(None) for group in aggregation.groups)
@@ -97,7 +106,8 @@ def annotate(
     if repeated_count:
         warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=repeated_count))
     if len(groups) > MAX_GROUPS:
-        raise ContentError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
+        problem = f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}"
+        raise FileError(path, problem, repair_hint(path))
 
     rows = _look_up(groups, label_map, warnings)
     instance_ids = _number_instances(groups, warnings)

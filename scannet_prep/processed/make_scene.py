@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ContentError, FileError, MissingFileError
 from scannet_prep.processed.annotate import Annotation, annotate, measure_groups
@@ -31,10 +30,9 @@ from scannet_prep.processed.scene import (
     SceneMeta,
     SegmentsSource,
 )
-from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.files import ScanInfo, read_raw_files
 from scannet_prep.raw.mesh import Mesh
-from scannet_prep.raw.scan_info import ScanInfo, find_alignment_fault
-from scannet_prep.raw.segments import Segmentation, compact_unsigned
+from scannet_prep.raw.segments import Segmentation
 from scannet_prep.raw.tree import RawScene, naming_file, repair_hint
 from scannet_prep.release import files as release
 from scannet_prep.release.files import FileKind
@@ -112,9 +110,7 @@ def process_scene(
         FileError: A raw file is missing, cannot be read, is damaged, or does not fit the others.
     """
     paths = find_raw_files(scene, split, options)
-    contents = {kind: read_raw_file(kind, path) for kind, path in paths.items()}
-    # After reading, which refuses files that are too large to be what they should be.
-    inputs = {path.name: Fingerprint.from_file(path) for path in paths.values()}
+    contents, inputs = read_raw_files(paths)
     mesh: Mesh = contents[release.MESH]
     info: ScanInfo = contents.get(release.INFO, ScanInfo(None, None))
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
@@ -138,7 +134,7 @@ def process_scene(
     segment_ids: tuple[int, ...] = ()
     segments_source: SegmentsSource = "release"
     if segmentation is not None:
-        segments = compact_unsigned(segmentation.indices, len(segmentation.raw_ids))
+        segments = compact_indices(segmentation.indices, len(segmentation.raw_ids))
         segment_ids = tuple(segmentation.raw_ids.tolist())
         if split is Split.TEST:
             segments_source = "beside the mesh"
@@ -192,19 +188,19 @@ def _annotate(
         FileError: They do not fit together, or belong to another mesh.
     """
     mesh: Mesh = contents[release.MESH]
+    vertex_count = len(mesh.positions)
     annotation = Annotation(
-        nyu40_ids=np.zeros(mesh.vertex_count, np.uint8),
-        scannet_ids=np.zeros(mesh.vertex_count, np.uint16),
-        instances=np.full(mesh.vertex_count, -1, np.int16),
+        nyu40_ids=np.zeros(vertex_count, np.uint8),
+        scannet_ids=np.zeros(vertex_count, np.uint16),
+        instances=np.full(vertex_count, -1, np.int16),
     )
     groups = None
     if release.SEGMENTS in contents:
         segmentation: Segmentation = contents[release.SEGMENTS]
-        _check_count(paths[release.SEGMENTS], len(segmentation.indices), mesh)
+        _check_count(paths[release.SEGMENTS], len(segmentation.indices), vertex_count)
         if groups_kind is not None:
             groups = (segmentation, contents[groups_kind])
-            with naming_file(paths[groups_kind]):
-                annotation = annotate(*groups, label_map)
+            annotation = annotate(*groups, label_map, paths[groups_kind])
     if groups_kind is release.HIGH_RESOLUTION_AGGREGATION:
         for warning in annotation.warnings:
             if warning.kind is WarningKind.UNKNOWN_SEGMENTS:
@@ -214,7 +210,7 @@ def _annotate(
     if release.LABELS_MESH in contents:
         path = paths[release.LABELS_MESH]
         labels_mesh: Mesh = contents[release.LABELS_MESH]
-        _check_count(path, labels_mesh.vertex_count, mesh)
+        _check_count(path, len(labels_mesh.positions), vertex_count)
         if not np.array_equal(labels_mesh.positions, mesh.positions):
             problem = f"its vertices lie elsewhere than those of {release.MESH.suffix}"
             raise FileError(path, problem, repair_hint(path))
@@ -225,12 +221,22 @@ def _annotate(
 def _check_count(
     path: Path,
     count: int,
-    mesh: Mesh,
+    expected: int,
 ) -> None:
     """Check that a file is for as many vertices as the mesh has."""
-    if count != mesh.vertex_count:
-        problem = f"is for {count:,} vertices, but the mesh has {mesh.vertex_count:,}"
+    if count != expected:
+        problem = f"is for {count:,} vertices, but the mesh has {expected:,}"
         raise FileError(path, problem, repair_hint(path))
+
+
+def compact_indices(
+    indices: NDArray[np.integer[Any]],
+    count: int,
+) -> NDArray[np.uint16] | NDArray[np.uint32]:
+    """Return indices below `count` in the smallest of uint16 and uint32 that holds them."""
+    if count <= 1 << 16:
+        return indices.astype(np.uint16)
+    return indices.astype(np.uint32)
 
 
 def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
@@ -258,10 +264,10 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
         numbers = np.unique(numbers, return_inverse=True)[1].astype(np.int32)
     if _are_fragments(numbers):
         raise ContentError(
-            f"its {len(mesh.faces):,} faces join few of its {mesh.vertex_count:,} vertices: "
+            f"its {len(mesh.faces):,} faces join few of its {len(positions):,} vertices: "
             f"there would be {numbers.max() + 1:,} segments"
         )
-    return compact_unsigned(numbers, int(numbers.max()) + 1)
+    return compact_indices(numbers, int(numbers.max()) + 1)
 
 
 def _are_fragments(numbers: NDArray[np.integer[Any]]) -> bool:
@@ -278,11 +284,9 @@ def _find_info_warnings(
     """Find oddities of the metadata."""
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
-    elif info.axis_alignment is not None:
-        fault = find_alignment_fault(info.axis_alignment)
-        if fault:
-            yield SceneWarning(WarningKind.NOT_RIGID, fault)
-    elif split is not Split.TEST:
+        return
+    yield from info.notes
+    if info.axis_alignment is None and split is not Split.TEST:
         yield SceneWarning(WarningKind.NO_ALIGNMENT)
 
 
@@ -303,6 +307,5 @@ def _find_groups_warnings(
         yield SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, groups_kind.suffix)
     for kind, content in contents.items():
         if kind in (release.SEGMENTS, groups_kind) and content.scene_id not in ("", scene.scene_id):
-            name = scene.path(kind).name
-            subject = f"{name} says that it belongs to {content.scene_id!r:.40}"
+            subject = f"{scene.path(kind).name} says that it belongs to {content.scene_id!r:.40}"
             yield SceneWarning(WarningKind.OTHER_SCENE, subject)

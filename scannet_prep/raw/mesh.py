@@ -7,7 +7,6 @@ lists other than those of the faces, row by row: about 1.5 s for 10 MB.
 from __future__ import annotations
 
 import io
-import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import open_file
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError
 from scannet_prep.raw.tree import naming_file
-from scannet_prep.release.files import MESH
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 
 if TYPE_CHECKING:
@@ -81,36 +78,29 @@ class Mesh:
     labels: NDArray[np.uint16]
     notes: tuple[SceneWarning, ...] = ()
 
-    @property
-    def vertex_count(self) -> int:
-        """The number of vertices, V."""
-        return len(self.positions)
 
-
-def read_mesh(
+def parse_mesh(
+    data: bytes,
     path: Path,
-    max_bytes: int = MESH.max_bytes,
     *,
     has_labels: bool = False,
 ) -> Mesh:
-    """Read a mesh: binary of both byte orders or text, with properties that are found by name.
+    """Parse a mesh: binary of both byte orders or text, with properties that are found by name.
 
     It must be in metres, and within 1 km of the origin. Colours are bytes, or floats from 0 to 1;
     without any, all are grey.
 
     Args:
+        data: The content of the file.
         path: The file.
-        max_bytes: Largest size of the file.
         has_labels: Whether it is a `labels.ply`.
 
     Raises:
-        MissingFileError: There is no such file.
-        FileError: It cannot be read, or is too large.
         FileError: It is damaged, not triangular, lacks coordinates or labels, has colours of
             another type, or is a `labels.ply` in place of a mesh.
     """
     with naming_file(path):
-        ply = _read_ply(path, max_bytes)
+        ply = _read_ply(data, path)
         if "vertex" not in ply or not ply["vertex"].count or not ply["vertex"].properties:
             raise ContentError("has no vertices, or vertices without any property")
         vertices: Vertices = np.asarray(ply["vertex"].data)
@@ -133,8 +123,8 @@ def read_mesh(
 
 
 def _read_ply(
+    data: bytes,
     path: Path,
-    max_bytes: int,
 ) -> plyfile.PlyData:
     """Read a PLY file to its end.
 
@@ -143,46 +133,42 @@ def _read_ply(
     """
     import plyfile
 
-    with open_file(path, max_bytes) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        start = file.read(_MAX_HEADER_BYTES)
-        header, end_header, _ = start.partition(b"end_header")
-        if not start.startswith(b"ply") or not end_header:
-            content = describe_beginning(start[:BEGINNING_BYTES]) or "not a PLY file"
-            expected = f"a PLY file with a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
-            beginning = start[:8]
-            raise ContentError(f"is {content}, expected {expected}; it begins with {beginning!r}")
-        # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
-        counts = map(int, _COUNT.findall(header))
-        if sum(counts) > size_bytes:
-            raise ContentError(f"is damaged or truncated: {size_bytes:,} bytes for more rows")
+    start = data[:_MAX_HEADER_BYTES]
+    header, end_header, _ = start.partition(b"end_header")
+    if not start.startswith(b"ply") or not end_header:
+        content = describe_beginning(start[:BEGINNING_BYTES]) or "not a PLY file"
+        expected = f"a PLY file with a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
+        beginning = start[:8]
+        raise ContentError(f"is {content}, expected {expected}; it begins with {beginning!r}")
+    # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
+    counts = map(int, _COUNT.findall(header))
+    if sum(counts) > len(data):
+        raise ContentError(f"is damaged or truncated: {len(data):,} bytes for more rows")
 
-        file.seek(0)
-        stream: Any
-        is_text = b"format ascii" in header
-        if is_text or not header.isascii():
-            # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
-            rest = file.readall()[len(header) :]
-            stream = io.BytesIO(_NOT_ASCII.sub(b"?", header) + rest)
-        else:
-            # plyfile reads the header byte by byte.
-            stream = io.BufferedReader(file)
-        if is_text:
-            stream = io.TextIOWrapper(stream, "ascii", "replace")
-        lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
+    stream: Any
+    is_text = b"format ascii" in header
+    if header.isascii() and not is_text:
+        # plyfile maps only files.
+        stream = path.open("rb")
+    else:
+        # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
+        stream = io.BytesIO(_NOT_ASCII.sub(b"?", header) + data[len(header) :])
+    if is_text:
+        stream = io.TextIOWrapper(stream, "ascii", "replace")
+    lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
+    # If numbers do not fit their type, plyfile continues; they are checked later.
+    with stream, np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
-            # If numbers do not fit their type, plyfile continues; they are checked later.
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ply = plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
+            ply = plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
         except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
-            problem = f"is damaged, truncated, or not of triangles ({size_bytes:,} bytes)"
+            problem = f"is damaged, truncated, or not of triangles ({len(data):,} bytes)"
             raise ContentError(f"{problem}: {error}") from None
         rest = stream.read()
     if is_text:
         rest = rest.strip()
     if rest:
-        raise ContentError(f"has {len(rest):,} of {size_bytes:,} bytes after its end")
+        raise ContentError(f"has {len(rest):,} of {len(data):,} bytes after its end")
     return ply
 
 

@@ -7,22 +7,19 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import read_file
 from scannet_prep.errors import ContentError
 from scannet_prep.raw.tree import naming_file
-from scannet_prep.release.files import AGGREGATION, SEGMENTS
-
-Document = TypeVar("Document")
 
 _MAX_ID = 2**63 - 1
 _SegmentId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_ID)]
@@ -45,16 +42,6 @@ class Segmentation:
     indices: NDArray[np.intp]
 
 
-def compact_unsigned(
-    indices: NDArray[np.integer[Any]],
-    count: int,
-) -> NDArray[np.uint16] | NDArray[np.uint32]:
-    """Return indices below `count` in the smallest of uint16 and uint32 that holds them."""
-    if count <= 1 << 16:
-        return indices.astype(np.uint16)
-    return indices.astype(np.uint32)
-
-
 class Group(
     msgspec.Struct,
     rename={"raw_category": "label", "segment_ids": "segments", "object_id": "objectId"},
@@ -74,6 +61,19 @@ class Group(
     object_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """The groups of one scene.
+
+    Attributes:
+        scene_id: The scene that the file names; empty if it names none.
+        groups: In file order; where groups overlap, the last one wins.
+    """
+
+    scene_id: str
+    groups: tuple[Group, ...]
+
+
 class _Document(msgspec.Struct, kw_only=True):
     """A file of a scene."""
 
@@ -89,12 +89,8 @@ class _Document(msgspec.Struct, kw_only=True):
         return name.removeprefix("scannet.").partition("_vh_clean")[0]
 
 
-class Aggregation(_Document, kw_only=True):
-    """The groups of one scene.
-
-    Attributes:
-        groups: In file order; where groups overlap, the last one wins.
-    """
+class _GroupsFile(_Document, kw_only=True):
+    """The groups of one scene."""
 
     groups: tuple[Group, ...] = msgspec.field(name="segGroups")
 
@@ -108,42 +104,37 @@ class _SegmentsFile(_Document, kw_only=True):
 # Not strict: an id may be a string of digits, as for ScanNet's own reader.
 _SEGMENTS_DECODER = msgspec.json.Decoder(_SegmentsFile)
 _IDS_DECODER = msgspec.json.Decoder(_SegmentIds, strict=False)
-_AGGREGATION_DECODER = msgspec.json.Decoder(Aggregation, strict=False)
+_GROUPS_DECODER = msgspec.json.Decoder(_GroupsFile, strict=False)
 
 
-def read_segments(
+def parse_segments(
+    data: bytes,
     path: Path,
-    max_bytes: int = SEGMENTS.max_bytes,
 ) -> Segmentation:
-    """Read an over-segmentation.
+    """Parse an over-segmentation.
 
     Raises:
-        MissingFileError: There is no such file.
-        FileError: It cannot be read, or is too large.
         FileError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
-    return _read_document(path, max_bytes, _parse_segments)
+    with _naming_json(data, path):
+        document = _SEGMENTS_DECODER.decode(str(data, "utf-8"))
+        values = _parse_ids(bytes(document.segment_ids))
+        raw_ids, indices = _number_contiguously(values)
+        return Segmentation(document.scene_id, raw_ids, indices)
 
 
-def read_aggregation(
+def parse_aggregation(
+    data: bytes,
     path: Path,
-    max_bytes: int = AGGREGATION.max_bytes,
 ) -> Aggregation:
-    """Read annotated groups.
+    """Parse annotated groups.
 
     Raises:
-        MissingFileError: There is no such file.
-        FileError: It cannot be read, or is too large.
         FileError: It is not a JSON object, or its groups have other types than `Group`.
     """
-    return _read_document(path, max_bytes, _AGGREGATION_DECODER.decode)
-
-
-def _parse_segments(text: str) -> Segmentation:
-    document = _SEGMENTS_DECODER.decode(text)
-    values = _parse_ids(bytes(document.segment_ids))
-    raw_ids, indices = _number_contiguously(values)
-    return Segmentation(document.scene_id, raw_ids, indices)
+    with _naming_json(data, path):
+        document = _GROUPS_DECODER.decode(str(data, "utf-8"))
+        return Aggregation(document.scene_id, document.groups)
 
 
 def _parse_ids(text: bytes) -> NDArray[np.int64]:
@@ -173,17 +164,16 @@ def _number_contiguously(
     return raw_ids, index_of.take(values)
 
 
-def _read_document(
+@contextmanager
+def _naming_json(
+    data: bytes,
     path: Path,
-    max_bytes: int,
-    parse: Callable[[str], Document],
-) -> Document:
-    """Read a file that contains one JSON object."""
-    data = read_file(path, max_bytes)
+) -> Iterator[None]:
+    """Turn errors of the enclosed parser of JSON into a FileError of its file."""
     with naming_file(path):
         try:
-            # As text: msgspec does not check the encoding of values that it ignores.
-            return parse(str(data, "utf-8"))
+            # The parser gets text: msgspec does not check the encoding of values that it ignores.
+            yield
         except msgspec.ValidationError as error:
             raise ContentError(f"is damaged: {error}") from None
         except (msgspec.DecodeError, ValueError, RecursionError) as error:

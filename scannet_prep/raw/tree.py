@@ -37,7 +37,7 @@ from scannet_prep.release.files import (
     TASKS_DIR,
     FileKind,
 )
-from scannet_prep.release.scenes import RELEASE_ID, SceneId, Split, official_splits
+from scannet_prep.release.scenes import RELEASE_ID, SCENE_ID, Split, official_splits
 
 # The folders that say which splits their scenes belong to; that of own scenes comes first.
 _PLACES = {
@@ -222,7 +222,7 @@ def _find_in_folder(
     for name in names:
         match = _SUFFIX.search(name)
         stem = name[: match.start()] if match else ""
-        if match and (stem in kinds or SceneId.is_valid(stem)):
+        if match and (stem in kinds or SCENE_ID.fullmatch(stem)):
             kinds[stem].append(KINDS[match[0]])
         elif RELEASE_ID.fullmatch(name):
             scenes.append(replace(_locate(name, folder / name), problem=_NO_FOLDER))
@@ -248,7 +248,7 @@ def _locate(
     splits = _PLACES.get(place.name) or _PLACES.get(place.parent.name)
     if splits is None or scene.split in splits:
         return scene
-    if SceneId.is_own(name):
+    if not RELEASE_ID.fullmatch(name):
         return replace(scene, split=splits[0])
     if scene.split is None:
         return scene

@@ -20,10 +20,11 @@ from scannet_prep.errors import UnknownSceneError, UsageError
 RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
 # At most 96 characters: in an archive, a tar header has room for 100, which include `.npz`.
 OWN_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,95}"
-_OWN_ID = re.compile(OWN_ID_PATTERN)
 # Names that are easily taken for a scene of the release, such as `scene00_00`, `Scene0011_00_copy`
 # and `0011_00`.
-_LIKE_RELEASE_ID = re.compile(r"scene[_-]*\d.*|\d{3,5}(_\d{1,3})?", re.ASCII | re.IGNORECASE)
+_LIKE_RELEASE_ID = r"(?i:scene[_-]*\d.*|\d{3,5}(_\d{1,3})?)"
+# The form of all scene ids, of the release and of own scenes.
+SCENE_ID = re.compile(rf"{RELEASE_ID.pattern}|(?!{_LIKE_RELEASE_ID}\Z){OWN_ID_PATTERN}", re.ASCII)
 _NUMBERS = re.compile(r"(?<!\d)\d{4}_\d{2}(?!\d)", re.ASCII)
 
 
@@ -43,22 +44,11 @@ class SceneId(str):
 
     def __new__(cls, text: str) -> SceneId:
         """Check the form of the text."""
-        if not cls.is_valid(text):
+        if not SCENE_ID.fullmatch(text):
             raise UnknownSceneError(
                 f"{text!r} is not a scene id", "scene ids look like scene0011_00"
             )
         return super().__new__(cls, text)
-
-    @staticmethod
-    def is_valid(text: str) -> bool:
-        """Whether a text has the form of a scene id, of the release or of an own scene."""
-        return RELEASE_ID.fullmatch(text) is not None or SceneId.is_own(text)
-
-    @staticmethod
-    def is_own(text: str) -> bool:
-        """Whether a text can be the name of an own scene."""
-        is_word = _OWN_ID.fullmatch(text) is not None
-        return is_word and _LIKE_RELEASE_ID.fullmatch(text) is None
 
     @property
     def space(self) -> int | None:
@@ -78,7 +68,7 @@ def suggest_scene_id(text: str) -> str:
         A hint; empty if the text is a scene id, or contains none.
     """
     match = _NUMBERS.search(text)
-    if match is None or SceneId.is_valid(text):
+    if match is None or SCENE_ID.fullmatch(text):
         return ""
     return f"did you mean scene{match[0]}?"
 

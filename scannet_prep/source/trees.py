@@ -17,7 +17,7 @@ from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.frames.record import find_records, read_record
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.lock import LockEntry, digest_file, read_tree_lock
 from scannet_prep.raw.tree import (
     RawScene,

@@ -11,7 +11,7 @@ from scannet_prep.base.findings import Finding
 from scannet_prep.errors import UnknownSceneError
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.scenes import (
-    SceneId,
+    SCENE_ID,
     Split,
     official_splits,
     read_scene_list,
@@ -198,7 +198,7 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[str, ...]:
         if word.startswith("@"):
             names = read_scene_list(Path(word[1:]).expanduser())
         for name in names:
-            if not SceneId.is_valid(name):
+            if not SCENE_ID.fullmatch(name):
                 problem = f"{word:.80}: {name[:80]!r} is not a scene id"
                 raise UnknownSceneError(problem, suggest_scene_id(name) or _HINT_IDS)
             scene_ids[name] = None

@@ -69,12 +69,13 @@ def sample_from_mesh(
     # Imported here, so that importing the package for training does not load the parsers.
     from scannet_prep.processed.geometry import points_and_normals
     from scannet_prep.processed.make_scene import compute_segments as compute_mesh_segments
-    from scannet_prep.raw.mesh import read_mesh
+    from scannet_prep.raw.files import read_raw_file
     from scannet_prep.raw.tree import naming_file
+    from scannet_prep.release.files import MESH
 
     label_set = parse_label_set(labels)
     path = Path(file).expanduser()
-    mesh = read_mesh(path)
+    mesh = read_raw_file(MESH, path)
     matrix = None if axis_alignment is None else np.array(axis_alignment, np.float64)
     points, normals = points_and_normals(mesh.positions, mesh.faces, matrix, mesh.normals)
     unknown = np.full(len(points), -1, np.int32)

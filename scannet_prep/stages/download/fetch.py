@@ -27,7 +27,7 @@ from pathlib import Path
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
-from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.remote.http import HttpClient, RefusalError, RequestError
