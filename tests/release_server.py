@@ -22,6 +22,7 @@ import select
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -31,12 +32,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
+import pytest
+from commands import SCENES, digests
+
+from scannet_prep.base.progress import Progress
 from scannet_prep.release.label_map import LABEL_MAP_NAME
+from scannet_prep.stages import download
+from scannet_prep.stages.selection import Selection
 
 ROOT = "/scannet/"
 LABEL_MAP_URL_PATH = f"{ROOT}v2/tasks/{LABEL_MAP_NAME}"
 BEFORE_STATUS = -1
-"""Position before the status line, for cuts and stalls; 0 is the first byte of the body."""
 PAGE = (
     b"<!DOCTYPE html>\n<html><head><title>Maintenance</title></head>"
     b"<body>Back soon.</body></html>\n"
@@ -230,11 +236,6 @@ def Gzip(answer, request):
     answer.headers["content-encoding"] = "gzip"
 
 
-def other_version(content):
-    """Return content of the same size of which every byte differs, to reveal any mixture."""
-    return content.translate(bytes(byte ^ 1 for byte in range(256)))
-
-
 # Rules.
 
 
@@ -260,15 +261,6 @@ def at(where, *faults, then=None):
         return [fault]
 
     return rule
-
-
-def between(first, end, fault):
-    """Let the requests from number `first` to before `end` meet a fault.
-
-    Requests of all paths are counted, from 0.
-    """
-    numbers = itertools.count()
-    return lambda _request: [fault] if first <= next(numbers) < end else []
 
 
 def ending(suffix):
@@ -553,3 +545,113 @@ def find_span(text, size):
     if first > last:
         return None
     return first, min(last + 1, size)
+
+
+MESH = "_vh_clean_2.ply"
+OWN_NAMES = {"scannet.lock", "failed.txt", "terms_accepted.txt", ".scannet-prep.lock"}
+# A hurried run, with pauses of at most 17 ms.
+PATIENCE = {"_OUTAGE_S": 20, "_FIRST_ANSWER_S": 5, "_FIRST_PAUSE_S": 5e-6}
+
+
+OPENSSL_EXTENSIONS = """\
+[req]
+distinguished_name=dn
+[dn]
+[ca]
+basicConstraints=critical,CA:TRUE
+keyUsage=critical,keyCertSign,cRLSign
+subjectKeyIdentifier=hash
+[server]
+basicConstraints=CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth
+subjectKeyIdentifier=hash
+authorityKeyIdentifier=keyid
+subjectAltName={names}
+"""
+
+
+def run_openssl(*words):
+    done = subprocess.run(["openssl", *words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def make_private_authority(folder, names="IP:127.0.0.1,DNS:localhost", days=2):
+    """Make an authority that no machine trusts, and a certificate that it has signed.
+
+    Returns:
+        The file of the authority, and the file with the certificate and its key.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ca, ca_key, certificate, request, signed, extensions = (
+        folder / name for name in ("ca", "ca-key", "server", "csr", "signed", "ext")
+    )
+    extensions.write_text(OPENSSL_EXTENSIONS.format(names=names))
+    config = ["-config", extensions]
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout"]
+
+    authority = ["-subj", "/CN=authority", "-extensions", "ca", "-days", "2"]
+    run_openssl("req", "-x509", *new_key, ca_key, "-out", ca, *authority, *config)
+    run_openssl("req", *new_key, certificate, "-out", request, "-subj", "/CN=server", *config)
+    signing = ["-CA", ca, "-CAkey", ca_key, "-set_serial", "1", "-days", str(days)]
+    use = ["-extfile", extensions, "-extensions", "server"]
+    run_openssl("x509", "-req", "-in", request, *signing, *use, "-out", signed)
+    with certificate.open("ab") as file:
+        file.write(signed.read_bytes())
+    return ca, certificate
+
+
+class Bar(Progress):
+    """Keeps the progress of a run: bytes that are left, notes and statuses."""
+
+    def __init__(self):
+        self.left = 0
+        self.lefts = []
+        self.notes = []
+        self.statuses = []
+
+    def work(self, title, total, unit):
+        self.left += total
+        return super().work(title, total, unit)
+
+    def advance(self, count=1):
+        self.left -= count
+        self.lefts.append(self.left)
+
+    def status(self, text):
+        self.statuses.append(text)
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+def fetch(server, data_dir, scene_ids=SCENES, *, types=("seg",), bar=None, jobs=4, patience=()):
+    """Download the label map and the files of some scenes, in a hurry."""
+    selection = Selection(scene_ids=tuple(scene_ids))
+    plan = download.plan(data_dir, types, selection=selection, base_url=server.base_url)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "_SILENCE_S", 0.4)
+        for name, seconds in (PATIENCE | dict(patience)).items():
+            patch.setattr(download.fetch, name, seconds)
+        return download.run(plan, jobs=jobs, progress=bar, accepts_terms=True)
+
+
+def failed_names(report):
+    """Return the names of the files that failed."""
+    return sorted(finding.subject.rpartition("/")[2] for finding in report.failures)
+
+
+def words(base_url, data_dir, *more):
+    """Return the command that downloads the same as `fetch`."""
+    scenes = ["--types", "seg", "--accept-terms", "--scenes", *SCENES]
+    return ["download", "-o", data_dir, "--base-url", base_url, *scenes, *more]
+
+
+def fetched(data_dir):
+    """Return the digests of all downloaded files, partial ones included, by local path."""
+    return {name: digest for name, digest in digests(data_dir).items() if name not in OWN_NAMES}
+
+
+def finished(data_dir):
+    """Return the digests of the downloaded files that have their final names."""
+    return {name: digest for name, digest in fetched(data_dir).items() if "/." not in f"/{name}"}

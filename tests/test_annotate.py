@@ -10,9 +10,8 @@ import tiny
 from commands import edit_json, repeat_groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scene_problems import find_problems
+from oracles import check_same, find_problems
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
-from training_sources import check_same
 
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.annotate import MAX_GROUPS, annotate, measure_groups

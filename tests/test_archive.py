@@ -11,26 +11,81 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from archives import (
+from commands import (
+    PYTHON,
+    TRAIN,
     TREE,
-    Bytes,
-    forge,
-    join_frames,
+    VAL,
+    limited_memory,
+    needing,
     pack_tree,
     read_tree,
+    run_main,
+    run_words,
     span,
     unpack_file,
     unpack_pipe,
     write_tree,
 )
-from commands import PYTHON, TRAIN, VAL, limited_memory, run_main, run_words
-from extras import needing
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import seekable
-from scannet_prep.archive.format import Archive, find_owner, open_archive
-from scannet_prep.archive.seekable import PipedFrames, SeekableFrames, compress, encode_members
+from scannet_prep.archive.format import INDEX_NAME, Archive, find_owner, open_archive
+from scannet_prep.archive.seekable import (
+    END_OF_TAR,
+    PipedFrames,
+    SeekableFrames,
+    compress,
+    encode_members,
+    encode_seek_table,
+    find_row,
+)
+from scannet_prep.base.json import encode_json
 from scannet_prep.errors import ArchiveError
+
+
+class Bytes:
+    """An archive in memory, as a source of bytes."""
+
+    name = "bytes in memory"
+
+    def __init__(self, data):
+        self.data = data
+        self.size_bytes = len(data)
+
+    def read(self, offset, size, /):
+        return self.data[offset : offset + size]
+
+
+def join_frames(frames, index):
+    """Join frames of an archive, and make what comes before and after them.
+
+    Args:
+        frames: The frames.
+        index: The text of the index, or a value to be encoded.
+    """
+    text = index if isinstance(index, bytes) else encode_json(index)
+    first = compress(encode_members({INDEX_NAME: text}), 1)
+    frames = [first, *frames, compress(END_OF_TAR, 1)]
+    return b"".join(frames) + encode_seek_table([find_row(frame) for frame in frames])
+
+
+def forge(groups, kind="raw", **facts):
+    """Make an archive without any of the checks of the program.
+
+    Args:
+        groups: The scene id of each group, and its files by name, or its tar bytes.
+        kind: The kind of the tree.
+        facts: Further keys of the index.
+    """
+    frames = []
+    entries = []
+    for scene_id, files in groups:
+        content = files if isinstance(files, bytes) else encode_members(files)
+        frames.append(compress(content, 1))
+        entries.append({"scene_id": scene_id, "split": "train", "size_bytes": len(content)})
+    return join_frames(frames, {"kind": kind, "scenes": entries[1:], "version": 1} | facts)
+
 
 PAGE = Path(__file__).parents[1] / "docs/archive.md"
 SCENE = f"scans/{TRAIN}/{TRAIN}"

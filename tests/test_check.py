@@ -2,7 +2,7 @@
 
 import pytest
 import tiny
-from large_files import make_stream, make_zip
+from tiny import make_stream, make_zip
 
 from scannet_prep.errors import FileError
 from scannet_prep.raw.files import read_raw_file

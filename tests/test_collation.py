@@ -10,11 +10,11 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
-import samples
+import training
 from commands import count_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
-from training_sources import check_same
+from oracles import check_same
 
 from scannet_prep import Batch, collate, collate_torch
 from scannet_prep.errors import UsageError
@@ -22,7 +22,7 @@ from scannet_prep.training import batch_memory
 
 
 def make_sample(count, number=0):
-    whole = samples.make_sample(count, number)
+    whole = training.make_sample(count, number)
     sample = {key: whole[key] for key in ("points", "colors", "labels")}
     return sample | {"scene_id": f"scene{number:04}_00"}
 

@@ -10,8 +10,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, VAL, run_main
-from pages import PAGES, REPOSITORY_DIR, find_commands
+from commands import PAGES, REPOSITORY_DIR, TEST, TRAIN, VAL, find_commands, run_main
 
 from scannet_prep.cli.main import make_parser
 from scannet_prep.synthetic import write_release

@@ -1,8 +1,7 @@
 """Completion with the Tab key: the scripts are valid, and complete commands, options and files."""
 
 import pytest
-from commands import run_main, run_words
-from extras import needing
+from commands import needing, run_main, run_words
 
 COMPLETIONS = [
     ("scannet-prep pro", "process"),

@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from archives import flip_scene
-from commands import PLAIN_COMMAND, limited, run_main, start_command, wait_until_gone
+from commands import PLAIN_COMMAND, flip_scene, limited, run_main, start_command, wait_until_gone
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep import official_scenes

@@ -8,8 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
-from archives import write_tree
-from commands import digests, is_running, run_command, run_main, run_words, start_command
+from commands import (
+    digests,
+    is_running,
+    run_command,
+    run_main,
+    run_words,
+    start_command,
+    write_tree,
+)
 
 from scannet_prep.base.machine import find_core_limits, find_memory_limits
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from archives import flip
-from commands import count_descriptors, edit_json
-from training_sources import KINDS, SIZES, TRAIN, check_same, draw, store
+from commands import count_descriptors, edit_json, flip
+from oracles import check_same
+from training import KINDS, SIZES, TRAIN, store
 
 from scannet_prep import (
     SCANNET20,
@@ -29,6 +29,12 @@ from scannet_prep.errors import (
 )
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
+
+
+def draw(sample, generator):
+    """Transform that returns three numbers of the generator."""
+    return generator.integers(0, 1 << 30, 3).tolist()
+
 
 BOTH_SETS = pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200], ids=str)
 

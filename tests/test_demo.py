@@ -5,8 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import run_main, run_words
-from pages import PAGES
+from commands import PAGES, run_main, run_words
 
 from scannet_prep import ScanNet
 from scannet_prep.cli.main import make_parser

@@ -11,13 +11,40 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from ranks import SCRIPTS, TRAIN_PY, change_script, read_output, run_ranks, run_script, run_torchrun
-from training_sources import TRAIN, pack_into
+from training import SCRIPTS, TRAIN, TRAIN_PY, pack_into, read_output, run_ranks, run_script
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNetPrepError
 
 torch = pytest.importorskip("torch")
+
 from torch import distributed  # noqa: E402 - only if it is installed
+
+
+def change_script(script, changes):
+    """Replace texts, of which each occurs once."""
+    for old, new in changes.items():
+        assert script.count(old) == 1, old
+        script = script.replace(old, new)
+    return script
+
+
+def run_torchrun(out_dir, *names):
+    """Run scripts by torchrun on two ranks, which are forked and need not import torch again."""
+    from torch.distributed import run
+
+    # torchrun sets it to this value itself, but with a warning.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in names:
+        run.main(
+            [
+                "--standalone",
+                "--nproc_per_node=2",
+                "--start-method=fork",
+                "--run-path",
+                str(out_dir / name),
+            ]
+        )
+
 
 pytestmark = pytest.mark.extra("torch")
 # Changes of the training page's script: an epoch has several steps, and each of them saves a

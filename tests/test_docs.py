@@ -17,13 +17,20 @@ import site
 from html import unescape
 
 import pytest
-from commands import PYTHON, run_main, run_words
-from pages import PAGES, REPOSITORY_DIR, find_anchors, find_blocks, find_commands
+from commands import PAGES, PYTHON, REPOSITORY_DIR, find_blocks, find_commands, run_main, run_words
 
 import scannet_prep
 from scannet_prep import convert, evaluation, frames, superpoints, synthetic, tables, transforms
 from scannet_prep.cli.main import make_parser
 from scannet_prep.synthetic import make_scene, write_release, write_scene
+
+
+def find_anchors(text):
+    """Find the anchors of all headings, as GitHub makes them."""
+    without_code = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
 
 PARSER = make_parser()
 COMMANDS = next(action.choices for action in PARSER._actions if action.dest == "command")

@@ -6,10 +6,20 @@ import shutil
 import zipfile
 
 import pytest
-from commands import COMMAND, digests, run_command, run_main, run_on_terminal
-from downloads import MESH, SCENES, Bar, failed_names, fetch, fetched, words
-from large_files import DEPTH, make_stream, make_zip
-from release_server import Status, at, ending, scene_url_path
+from commands import COMMAND, SCENES, digests, run_command, run_main, run_on_terminal
+from release_server import (
+    MESH,
+    Bar,
+    Status,
+    at,
+    ending,
+    failed_names,
+    fetch,
+    fetched,
+    scene_url_path,
+    words,
+)
+from tiny import DEPTH, make_stream, make_zip
 
 from scannet_prep.base.version import CONTACT_URL
 from scannet_prep.raw.lock import read_tree_lock

@@ -12,22 +12,13 @@ import threading
 import time
 
 import pytest
-from commands import digests
-from downloads import (
-    MESH,
-    PASSING,
-    SCENES,
-    Bar,
-    failed_names,
-    fetch,
-    fetch_whole,
-    fetched,
-    finished,
-    random_faults,
-)
+from commands import SCENES, digests
 from release_server import (
     LABEL_MAP_URL_PATH,
+    MESH,
+    Bar,
     Cut,
+    Gzip,
     Header,
     NoLength,
     Page,
@@ -39,17 +30,117 @@ from release_server import (
     ShiftedRange,
     Stall,
     Status,
+    UntilClosed,
+    WrongLength,
     answer_part,
     at,
-    between,
     ending,
-    other_version,
+    failed_names,
+    fetch,
+    fetched,
+    finished,
     scene_url_path,
 )
 
 from scannet_prep.errors import TransferError
 from scannet_prep.release.files import KINDS
 from scannet_prep.synthetic import write_release
+
+
+def announce_two_lengths(answer, request):
+    """Send a chunked body that also has a length, which does not count."""
+    NoLength()(answer, request)
+    Header("Content-Length", "7")(answer, request)
+
+
+# Faults of the first requests of a file, after which all requests are answered.
+PASSING = {
+    "cut before the status": [Cut()],
+    "cut at the first byte": [Cut(0)],
+    "cut in the middle": [Cut(20_000), Cut(10_000), Cut(1)],
+    "reset": [Reset(), Reset(10_000)],
+    "silence within the body": [Stall(5_000)],
+    "silence before the status": [Stall()],
+    "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
+    "early hints": [
+        Set(before=b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")
+    ],
+    "range refused": [Cut(20_000), Status(416)],
+    "ranges ignored": [Cut(20_000), RangesIgnored()],
+    "shifted range": [Cut(20_000), ShiftedRange(-100), ShiftedRange(100)],
+    "length too large": [WrongLength(100)],
+    "length too small": [WrongLength(-100)],
+    "no length": [NoLength()],
+    "body ends with the connection": [UntilClosed()],
+    "gzip": [Cut(10_000), Gzip()],
+    "page": [Page()],
+    "page of plain text": [Page(b"Back soon.\n")],
+    "empty page": [Page(b"")],
+    # Headers that make no sense.
+    "encoding of a range": [Cut(20_000), Header("Content-Encoding", "gzip")],
+    "range without etag": [Cut(20_000), Header("ETag")],
+    "multipart range": [Cut(20_000), Header("Content-Type", "multipart/byteranges")],
+    "no content-range": [Cut(20_000), Header("Content-Range")],
+    "content-range without size": [Cut(20_000), Header("Content-Range", "bytes 20000-20099/*")],
+    "content-range of 5,000 digits": [
+        Cut(20_000),
+        Header("Content-Range", f"bytes 20000-{'9' * 5_000}/*"),
+    ],
+    "content-length of a superscript": [Header("Content-Length", "\u00b2")],
+    "content-length of 5,000 digits": [Header("Content-Length", "9" * 5_000)],
+    "content-length of 30 digits": [Header("Content-Length", "9" * 30)],
+    "negative content-length": [Header("Content-Length", "-1")],
+    "empty content-length": [Header("Content-Length", "")],
+    "two content-lengths": [Header("Content-Length", "1, 2")],
+    "content-length of chunks": [announce_two_lengths],
+}
+
+
+def random_faults(dice, most):
+    """Choose up to `most` faults.
+
+    WrongLength(-9) is not among them: a text file that is cut short, and announced as that short,
+    looks complete.
+    """
+    faults = [
+        Cut(dice.randrange(-1, 60_000)),
+        Cut(dice.randrange(-1, 60_000)),
+        Reset(dice.randrange(-1, 60_000)),
+        Status(500),
+        Status(503, "0"),
+        Status(429),
+        Status(416),
+        RangesIgnored(),
+        ShiftedRange(7),
+        Page(),
+        WrongLength(9),
+        NoLength(),
+        Gzip(),
+    ]
+    return dice.sample(faults, dice.randrange(most + 1))
+
+
+def fetch_whole(server, data_dir, scene_ids=SCENES, **options):
+    """Download, and check that the folder has what the server has."""
+    report = fetch(server, data_dir, scene_ids, **options)
+    assert not report.failures, report.failures
+    assert fetched(data_dir) == digests(server.root)
+    return report
+
+
+def other_version(content):
+    """Return content of the same size of which every byte differs, to reveal any mixture."""
+    return content.translate(bytes(byte ^ 1 for byte in range(256)))
+
+
+def between(first, end, fault):
+    """Let the requests from number `first` to before `end` meet a fault.
+
+    Requests of all paths are counted, from 0.
+    """
+    numbers = itertools.count()
+    return lambda _request: [fault] if first <= next(numbers) < end else []
+
 
 SCENE = SCENES[0]
 MESH_PATH = scene_url_path(SCENE, MESH)

@@ -12,15 +12,8 @@ import time
 
 import pytest
 from commands import Outcome, digests, run_main, start_command
-from downloads import (
-    MESH,
-    fetch,
-    fetched,
-    finished,
-    make_private_authority,
-    words,
-)
 from release_server import (
+    MESH,
     ROOT,
     Cut,
     ReleaseServer,
@@ -30,7 +23,12 @@ from release_server import (
     Status,
     at,
     ending,
+    fetch,
+    fetched,
+    finished,
+    make_private_authority,
     release_urls,
+    words,
 )
 
 from scannet_prep.errors import TransferError

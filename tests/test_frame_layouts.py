@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from commands import TEST, TRAIN, patch, raw_file, run_main
 from PIL import Image
-from streams import LOST, encode_stream, make_intrinsic
+from tiny import LOST, encode_stream, make_intrinsic
 
 from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release

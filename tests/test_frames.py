@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 from commands import TEST, TRAIN, VAL, digests, edit_json, patch, raw_file, run_main
 from PIL import Image
-from streams import (
-    COLOR_SIZE,
-    encode_stream,
-    make_frames,
-)
+from tiny import COLOR_SIZE, encode_stream, make_frames
 
 from scannet_prep.base.images import encode_png, resize_color, resize_nearest
 from scannet_prep.errors import FileError, UnknownSceneError, UsageError

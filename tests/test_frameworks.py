@@ -10,11 +10,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from commands import PYTHON, run_words
-from extras import needing
-from ranks import BLOCKS, SCRIPTS, read_output, run_ranks, run_script
-from samples import make_sample
-from training_sources import TRAIN
+from commands import PYTHON, needing, run_words
+from training import BLOCKS, SCRIPTS, TRAIN, make_sample, read_output, run_ranks, run_script
 
 from scannet_prep import PointBudgetBatchSampler, ScanNet, collate_torch
 from scannet_prep.convert import to_ocnn, to_pointcept, to_pyg

@@ -4,7 +4,7 @@ import struct
 import zipfile
 
 import pytest
-from large_files import make_zip
+from tiny import make_zip
 
 from scannet_prep.errors import FileError
 from scannet_prep.raw.zip_file import check_zip

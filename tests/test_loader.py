@@ -10,11 +10,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import count_descriptors
-from training_sources import TRAIN, check_same, draw_in_sample, epochs_of, fail_on_third_scene
+from oracles import check_same
+from training import TRAIN
 
 from scannet_prep import PointBudgetBatchSampler, ScanNet, collate, collate_torch
 from scannet_prep.errors import FileError, MissingFileError, ScanNetPrepError
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, Rotate
+
+
+def draw_in_sample(sample, generator):
+    """Transform that adds a number of the generator to the sample."""
+    return sample | {"drawn": int(generator.integers(0, 1 << 30))}
+
+
+def fail_on_third_scene(sample, generator):
+    if sample["scene_id"] == "scene0000_02":
+        raise ZeroDivisionError("no such voxel")
+    return sample
+
+
+def epochs_of(loader, epochs):
+    """Iterate over the batches of several epochs."""
+    for epoch in epochs:
+        loader.batch_sampler.set_epoch(epoch)
+        yield from loader
+
 
 torch_data = pytest.importorskip("torch.utils.data")
 pytestmark = pytest.mark.extra("torch")

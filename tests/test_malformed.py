@@ -18,7 +18,7 @@ import tiny
 from commands import limited_memory, write_processed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scene_problems import find_problems
+from oracles import find_problems
 from tiny import Ply
 
 from scannet_prep import sample_from_mesh

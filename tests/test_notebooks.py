@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-from browsers import needs_browser
 from commands import VAL
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, render
@@ -156,7 +155,7 @@ def test_predictions_that_do_not_match_are_refused(sample, predictions, problem)
         show_sample(sample, predictions)
 
 
-@needs_browser
+@pytest.mark.extra("chromium", "playwright")
 def test_notebook_shows_the_page_in_a_frame_and_without_scripts_a_picture(show, sample, tmp_path):
     sample["scene_id"] = '"><script>alert(1)</script>'
     output = show_sample(sample, sample["labels"])._repr_html_()

@@ -13,7 +13,7 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from training_sources import check_same
+from oracles import check_same
 
 from scannet_prep.errors import FileError
 from scannet_prep.processed.npz import NpzReader, encode_npz

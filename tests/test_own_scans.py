@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from commands import COMMAND, PYTHON, digests, run_main, run_words
-from pages import find_blocks
+from commands import COMMAND, PYTHON, digests, find_blocks, run_main, run_words
 from tiny import Ply
 
 from scannet_prep import ScanNet, read_processed, sample_from_mesh

@@ -7,8 +7,21 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from archives import TREE, flip, pack_tree, read_tree, unpack_file, write_tree
-from commands import COMMAND, TRAIN, VAL, leave_unfinished, limited, run_main, run_words
+from commands import (
+    COMMAND,
+    TRAIN,
+    TREE,
+    VAL,
+    flip,
+    leave_unfinished,
+    limited,
+    pack_tree,
+    read_tree,
+    run_main,
+    run_words,
+    unpack_file,
+    write_tree,
+)
 
 from scannet_prep import ScanNet
 from scannet_prep.source.place import open_place

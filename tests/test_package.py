@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import PYTHON, run_main, run_words
-from extras import ACTIONLINT_DIR, find_program
+from commands import ACTIONLINT_DIR, PYTHON, find_program, run_main, run_words
 
 from scannet_prep.base.version import VERSION
 from scannet_prep.synthetic import write_release
@@ -32,6 +31,29 @@ createLinter().then((lint) => {
     console.log(JSON.stringify(lint(text, process.argv[2])));
     process.exit(0);
 });
+"""
+# Runs the command, or `-c PROGRAM`, without the parts of the standard library that are POSIX only.
+AS_ON_WINDOWS = """
+import os, runpy, shutil, signal, sys
+from multiprocessing import reduction
+# NumPy asks for POSIX functions on its own when it is first imported here.
+import numpy
+
+usage = shutil.disk_usage("/")
+for name in "fcntl grp pwd resource termios".split():
+    sys.modules[name] = None  # makes importing it fail
+for name in '''
+    fork geteuid getuid killpg memfd_create mkfifo pread preadv pwrite register_at_fork
+    sched_getaffinity statvfs sysconf O_CLOEXEC O_NOFOLLOW O_NONBLOCK
+'''.split():
+    delattr(os, name)
+del signal.SIGHUP, reduction.DupFd
+shutil.disk_usage = lambda _path: usage  # it uses statvfs here
+
+if sys.argv[1] == "-c":
+    exec(sys.argv[2])
+else:
+    runpy.run_module("scannet_prep", run_name="__main__", alter_sys=True)
 """
 
 
@@ -180,8 +202,7 @@ def test_steps_for_windows_work_without_what_windows_lacks(tmp_path):
 
 def run_as_windows(*words, cwd):
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY_DIR)}
-    program = REPOSITORY_DIR / "tests/windows.py"
-    return run_words(PYTHON, program, *words, cwd=cwd, env=environment)
+    return run_words(PYTHON, "-c", AS_ON_WINDOWS, *words, cwd=cwd, env=environment)
 
 
 def run_windows_steps(folder):

@@ -5,8 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from archives import flip, read_tree, unpack_file, unpack_pipe
-from commands import TEST, TRAIN, VAL, patch, run_main
+from commands import TEST, TRAIN, VAL, flip, patch, read_tree, run_main, unpack_file, unpack_pipe
 from release_server import ReleaseServer
 
 from scannet_prep.archive.seekable import read_seek_table

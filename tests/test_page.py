@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from browsers import needs_browser
 from commands import TRAIN, run_main
 from PIL import Image
 
@@ -20,7 +19,7 @@ from scannet_prep.view.coloring import UNLABELED_COLOR, Coloring, color_segments
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.predictions import Prediction, Truth, color_predictions
 
-pytestmark = needs_browser
+pytestmark = pytest.mark.extra("chromium", "playwright")
 
 # The train id of a chair in ScanNet20.
 CHAIR = 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from commands import TRAIN, run_main
 from numpy.lib.stride_tricks import sliding_window_view
-from streams import LOST, make_intrinsic, make_pose
+from tiny import LOST, make_intrinsic, make_pose
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.errors import UsageError

@@ -9,8 +9,8 @@ import shutil
 import numpy as np
 import oracles
 import pytest
-from extras import REAL_DIR
-from scene_problems import find_problems
+from commands import REAL_DIR
+from oracles import find_problems
 
 from scannet_prep import read_processed
 from scannet_prep.export.ply import encode_ply

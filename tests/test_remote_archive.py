@@ -7,8 +7,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from archives import read_tree, span, unpack_file
-from commands import TRAIN, run_main
+from commands import TRAIN, read_tree, run_main, span, unpack_file
 from release_server import (
     Cut,
     Gzip,

@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from large_files import DEPTH, FRAME_HEADER, JPEG, make_stream
 from PIL import Image
-from streams import (
+from tiny import (
     COLOR_INTRINSIC,
     COLOR_SIZE,
+    DEPTH,
     DEPTH_INTRINSIC,
     DEPTH_SIZE,
+    FRAME_HEADER,
+    JPEG,
     LOST,
     encode_stream,
     make_frames,
     make_pose,
+    make_stream,
 )
 
 from scannet_prep.errors import FileError

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PYTHON, digests, run_main, run_words
-from downloads import SCENES, fetched
-from release_server import ROOT
+from commands import PYTHON, SCENES, digests, run_main, run_words
+from release_server import ROOT, fetched
 
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200

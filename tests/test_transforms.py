@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import make_sample, rng
-from training_sources import check_same
+from oracles import check_same
+from training import make_sample
 
 from scannet_prep import SCANNET20, SCANNET200, collate
 from scannet_prep.errors import UsageError
@@ -37,6 +37,11 @@ from scannet_prep.transforms import (
     pointcept,
     views_for_testing,
 )
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
 
 MOVING = [
     Flip(), Jitter(), Rotate(), Rotate(-5, 5, "y", center=None),

@@ -8,25 +8,23 @@ import shutil
 import subprocess
 
 import pytest
-from archives import (
-    TREE,
-    flip,
-    flip_scene,
-    pack_tree,
-    read_tree,
-    span,
-    unpack_file,
-    unpack_pipe,
-    write_tree,
-)
 from commands import (
     COMMAND,
     TEST,
     TRAIN,
+    TREE,
     VAL,
     edit_json,
+    flip,
+    flip_scene,
     limited,
+    pack_tree,
+    read_tree,
     run_main,
+    span,
+    unpack_file,
+    unpack_pipe,
+    write_tree,
 )
 
 from scannet_prep import ScanNet

@@ -4,26 +4,24 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from archives import flip
 from commands import (
     SCENES,
     TEST,
     TRAIN,
     VAL,
-    VERTEX_BYTES,
     copy_scene,
     edit_json,
-    header_size,
+    flip,
     patch,
     raw_file,
-    relative,
     run_main,
     write_processed,
 )
-from large_files import DEPTH, make_stream, make_zip
+from tiny import DEPTH, make_stream, make_zip
 
 from scannet_prep import official_scenes, read_processed
 from scannet_prep.raw.lock import digest_file, encode_lock
@@ -36,6 +34,21 @@ from scannet_prep.release.files import (
     SEGMENTS,
 )
 from scannet_prep.synthetic import write_release
+
+# Size of a vertex in labels.ply: x y z, red green blue alpha, label.
+VERTEX_BYTES = 18
+
+
+def header_size(path):
+    """Size of the header of a mesh, in bytes."""
+    data = path.read_bytes()
+    return data.index(b"end_header\n") + len(b"end_header\n")
+
+
+def relative(scene_id, suffix):
+    """Path of a file of a scene, relative to the raw tree."""
+    return str(raw_file(Path(), suffix, scene_id))
+
 
 STREAM = make_stream()
 LABELS = make_zip()

@@ -3,20 +3,74 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from commands import PYTHON, is_running, run_words
-from worker_functions import DiesWhileStarting, Work, act
 
 from scannet_prep.base import workers
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
 from scannet_prep.base.workers import dask_executor, run_tasks
-from scannet_prep.errors import OutputError, UsageError
+from scannet_prep.errors import FileError, OutputError, UsageError
+
+ERRORS = {
+    "bad file": FileError("a.ply", "has 5 vertices, expected 6"),
+    "no memory": MemoryError(),
+    "cannot write": OutputError("cannot write"),
+}
+
+
+class Work(NamedTuple):
+    """A task, whose name says what it does."""
+
+    scene_id: str
+
+    @property
+    def source(self):
+        return f"folder of {self.scene_id}"
+
+
+def act(task, context):
+    """Do what the name of a task says; if the context is a folder, leave a file with the pid."""
+    if isinstance(context, Path):
+        (context / f"{os.getpid()}").touch()
+    name = task.scene_id
+    if name.startswith("kill"):
+        # As the out-of-memory killer does. The attempts are counted in a file.
+        with (context / name).open("a") as file:
+            file.write("x")
+        if name != "kill once" or (context / name).stat().st_size == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    if name == "bug":
+        return 1 // 0
+    if name == "exit":
+        sys.exit(5)
+    if name in ERRORS:
+        raise ERRORS[name]
+    time.sleep({"nap": 0.2, "sleep": 60}.get(name, 0))
+    return name
+
+
+class DiesWhileStarting:
+    """A context that kills the first `count` workers that receive it."""
+
+    def __init__(self, folder, count):
+        self.folder = folder
+        self.count = count
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        dead_workers = list(self.folder.iterdir())
+        if len(dead_workers) < self.count:
+            (self.folder / f"{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
 
 TESTS_DIR = Path(__file__).parent
 # A script without `if __name__ == "__main__"`. Its arguments are a folder, the name of its tasks,
@@ -24,7 +78,7 @@ TESTS_DIR = Path(__file__).parent
 SCRIPT = """
 import resource, sys
 from pathlib import Path
-from worker_functions import Work, act
+from test_workers import Work, act
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.base.workers import run_tasks
 folder, name, *limit = sys.argv[1:]

@@ -1,6 +1,6 @@
-"""A scene of six vertices that can be checked by hand, and writers of its raw files.
+"""Raw files small enough to check by hand: a scene of six vertices, sensor streams, zip files.
 
-Two unit squares of two triangles each, which share the edge between vertices 2 and 3:
+The scene has two unit squares of two triangles each, which share the edge between vertices 2 and 3:
 
     floor (z = 0): 0 (0,0,0)  1 (1,0,0)  2 (1,1,0)  3 (0,1,0)
     wall (y = 1):  3          2          5 (1,1,1)  4 (0,1,1)
@@ -12,13 +12,19 @@ Segment 5 is in no group.
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+import numpy as np
+from PIL import Image
 
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.npz import NpzReader
@@ -267,3 +273,105 @@ def process_written(scene, split=Split.TRAIN, **options):
     parsed = parse_processed(NpzReader(b"".join(encode_processed(made)), f"{scene.scene_id}.npz"))
     assert parsed.meta == made.meta
     return parsed
+
+
+WIDTH = 8
+HEIGHT = 6
+DEPTH = zlib.compress(bytes(range(WIDTH * HEIGHT)) * 2)
+# The frame header of a JPEG image: its size, and no components.
+FRAME_HEADER = struct.pack(">2sHBHHB", b"\xff\xc0", 8, 8, HEIGHT, WIDTH, 0)
+# Start, a comment, the frame header, the start of a scan, its data (with an escaped 0xFF and a
+# restart marker), end.
+JPEG = b"\xff\xd8\xff\xfe\x00\x05abc" + FRAME_HEADER
+JPEG += b"\xff\xda\x00\x03\x01da\xff\x00ta\xff\xd0!\xff\xd9"
+
+
+def make_stream(
+    frames=3,
+    imu_frames=0,
+    *,
+    color=JPEG,
+    depth=DEPTH,
+    compressions=(2, 1),
+):
+    """Make a sensor stream of equal frames, with `imu_frames` empty inertial records."""
+    head = struct.pack("<IQ9s", 4, 9, b"StructSen") + bytes(256)
+    head += struct.pack("<2i4IfQ", *compressions, WIDTH, HEIGHT, WIDTH, HEIGHT, 1e3, frames)
+    frame = bytes(64) + struct.pack("<4Q", 1, 2, len(color), len(depth)) + color + depth
+    return head + frame * frames + struct.pack("<Q", imu_frames) + bytes(128 * imu_frames)
+
+
+def make_zip(compression=zipfile.ZIP_DEFLATED):
+    """Make a zip file of two members, of 2,560 and 6 bytes."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("label-filt/0.png", bytes(range(256)) * 10)
+        archive.writestr("label-filt/1.png", b"second")
+    return file.getvalue()
+
+
+COLOR_SIZE = (32, 24)
+DEPTH_SIZE = (16, 12)
+LOST = np.full((4, 4), -np.inf, np.float32)
+
+
+def make_intrinsic(fx, fy, cx, cy):
+    matrix = np.eye(4, dtype=np.float32)
+    matrix[:2, :3] = [[fx, 0, cx], [0, fy, cy]]
+    return matrix
+
+
+COLOR_INTRINSIC = make_intrinsic(30, 31, 15.5, 11.5)
+DEPTH_INTRINSIC = make_intrinsic(15, 16, 7.5, 5.5)
+
+
+def make_pose(number):
+    """Make a rotation about z, and a shift."""
+    angle = 0.1 * number
+    pose = np.eye(4, dtype=np.float32)
+    pose[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    pose[:3, 3] = (number, -0.5 * number, 1.25)
+    return pose
+
+
+def make_jpeg(number):
+    """Make a JPEG image of noise."""
+    width, height = COLOR_SIZE
+    pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG")
+    return file.getvalue()
+
+
+def make_depth(number):
+    """Make a depth image of noise, with some 0."""
+    rng = np.random.default_rng(1000 + number)
+    shape = DEPTH_SIZE[::-1]
+    return rng.integers(0, 3000, shape, np.uint16) * rng.integers(0, 3, shape, np.uint16)
+
+
+def make_frames(count, lost=()):
+    """Make pose, color image and depth image of each frame; those `lost` have poses of -inf."""
+    return [
+        (LOST if number in lost else make_pose(number), make_jpeg(number), make_depth(number))
+        for number in range(count)
+    ]
+
+
+COLOR_CAMERA = (COLOR_SIZE, COLOR_INTRINSIC)
+DEPTH_CAMERA = (DEPTH_SIZE, DEPTH_INTRINSIC)
+
+
+def encode_stream(frames, depth_shift=1000.0, color=COLOR_CAMERA, depth=DEPTH_CAMERA):
+    """Encode a stream without inertial records, of cameras of a size and intrinsics."""
+    sizes = (*color[0], *depth[0])
+    data = struct.pack("<IQ9s", 4, 9, b"StructSen")
+    for _, intrinsic in (color, depth):
+        data += intrinsic.tobytes() + np.eye(4, dtype=np.float32).tobytes()
+    data += struct.pack("<2i4IfQ", 2, 1, *sizes, depth_shift, len(frames))
+    for pose, jpeg, image in frames:
+        compressed = zlib.compress(image.tobytes())
+        head = struct.pack("<4Q", 0, 0, len(jpeg), len(compressed))
+        data += pose.tobytes() + head
+        data += jpeg + compressed
+    return data + bytes(8)
