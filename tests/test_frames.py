@@ -370,7 +370,7 @@ def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
     for text, words, problem in (
         (f"{TRAIN} x", (), "is not a scene and numbers of frames"),
         (f"{TRAIN}/color/1.jpg", (), "is not a scene and numbers of frames"),
-        ("#", (), "names no frames"),
+        ("#", (), "names no scene"),
         (f"{TRAIN} 1", ("--scenes", TRAIN), "both name scenes"),
     ):
         assert problem in extract_list(text, *words).json["message"]

@@ -112,11 +112,11 @@ MESH_ALONE = {MESH: Ply().encode()}
 # Scenes by their place, with their files, and a part of the message and of the hint.
 UNUSABLE = {
     "scans/unannotated": (MESH_ALONE, "no such file", "move the folder to scans_test/"),
-    "scans_test/broken": ({MESH: b"ply\n"}, "end_header", "need binary PLY files"),
+    "scans_test/broken": ({MESH: b"ply\n"}, "end_header", "need PLY files"),
     "mine/hall": (MESH_ALONE, "nor in a folder of its split", ""),
     "scans/scene0900_00": (MESH_ALONE, "nor in a folder of its split", ""),
     "scans_test/scene0001_00": (MESH_ALONE, "is a train scene, but lies among test scenes", ""),
-    "scans_test/scene0708_00": (MESH_ALONE | {AGGREGATION: b"{}"}, "no such file", "need binary"),
+    "scans_test/scene0708_00": (MESH_ALONE | {AGGREGATION: b"{}"}, "no such file", "need PLY"),
     # All meshes of the release have faces and colours.
     "scans_test/scene0709_00": ({MESH: Ply(faces=None).encode()}, "has no faces", "again"),
     "scans_test/scene0710_00": (
@@ -199,6 +199,30 @@ def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unus
         assert note.startswith(start)
     colors = [(128, 128, 128)] * 6 if "no_colors" in expected else tiny.COLORS
     assert mesh.colors.tolist() == [list(color) for color in colors]
+
+
+def test_own_scenes_alone_need_no_categories_of_the_release_and_no_download(tmp_path):
+    groups = [tiny.group(0, [0, 2], "trunk"), tiny.group(1, [4], "chair")]
+    annotated = {
+        MESH: Ply().encode(),
+        SEGMENTS: tiny.segments_file(scene_id="/mesh"),
+        AGGREGATION: tiny.aggregation_file(groups, scene_id="plot_01"),
+    }
+    write_own(tmp_path, "scans/plot_01", annotated)
+    label_map = tmp_path / "tasks/scannetv2-labels.combined.tsv"
+    label_map.parent.mkdir()
+    label_map.write_text("id\traw_category\tnyu40id\n7\ttrunk\t3\n")
+
+    outcome = run_main("process", tmp_path, "-o", tmp_path / "out")
+    findings = run_main("verify", tmp_path, "--json").json["findings"]
+
+    assert outcome.status == 0
+    assert "raw category 'chair' is not in the label map" in outcome.stderr
+    plot = read_processed(tmp_path / "out/train/plot_01.npz")
+    assert plot.nyu40_ids.tolist() == [3, 3, 3, 3, 0, 0]
+    (error,) = [finding for finding in findings if finding["severity"] == "error"]
+    assert error["message"].endswith("says that it belongs to 'mesh'")
+    assert not any("download" in finding["hint"] for finding in findings)
 
 
 def test_names_of_own_scenes_are_unlike_those_of_the_release():

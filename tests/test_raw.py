@@ -259,7 +259,7 @@ UNUSED = {
     "scans_test/loose.ply": "error",
     "scans/old/readme.md": "note",
     "scans/scene0000_00/scene0000_00_vh_clean_2.0.020000.segs.json": "note",
-    "train/scene0191_00 (1).ply": "note",
+    "train/scene0191_00_vh_clean_2.PLY": "note",
     "txt/scene0191_00.txt": "note",
     "scannetv2-labels.tsv": "note",
 }
@@ -268,7 +268,8 @@ UNUSED = {
 def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp_path):
     make_tree(tmp_path, *PLACES, *IGNORED, *UNUSED)
     (tmp_path / "scans_test/gone").symlink_to("nowhere")
-    (tmp_path / "scans/plot_01/round").symlink_to(tmp_path)
+    for link in ("scans/plot_01/round", "scans/up"):
+        (tmp_path / link).symlink_to(tmp_path)
 
     listing = list_raw(tmp_path)
 

@@ -20,7 +20,7 @@ READERS = {
         partial(read_raw_file, INFO),
         ["axisAlignment = 1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1", "sceneType = a"],
     ),
-    "label map": (read_label_map, ["id\traw_category\tnyu40id", "1\twall #1\t1"]),
+    "label map": (read_label_map, ["id\traw_category \tnyu40id ", " 1\twall #1\t 1"]),
     "scannet.lock": (lambda path: read_tree_lock(path.parent), [f"{'0' * 64}  1  scans/a#b"]),
 }
 
@@ -42,7 +42,7 @@ def test_text_is_read_with_any_mark_line_ends_blank_lines_and_comments(tmp_path,
     for mark in ("", "\ufeff"):
         for end in ("\n", "\r\n", "\r\r\n", "\r"):
             for before in ((), ("# by hand: a = b", ""), ("",)):
-                path.write_bytes((mark + end.join([*before, *lines, "", "# end", ""])).encode())
+                path.write_bytes((mark + end.join([*before, *lines, " ", "# end", ""])).encode())
                 assert plain(read(path)) == expected, (mark, end, before)
     path.write_bytes("\n".join(lines).encode("utf-16"))
     with pytest.raises(FileError, match=f"{name}: is not UTF-8 text: byte 0 is 0xff"):
@@ -74,6 +74,10 @@ def test_names_of_other_programs_are_refused_with_the_scene_that_is_meant(
         with pytest.raises(UnknownSceneError) as caught:
             select(scenes)
         assert caught.value.hint == f"did you mean {TRAIN}?"
+    listed.write_text("\n# none\n")
+    for select, scenes in ((parse_scene_ids, [f"@{listed}"]), (open_scenes, listed)):
+        with pytest.raises(FileError, match=r"list\.txt: names no scene"):
+            select(scenes)
     for name in (TEST, "scene9999_00", "room", "123456_00"):
         with pytest.raises(UnknownSceneError) as caught:
             open_scenes([name])

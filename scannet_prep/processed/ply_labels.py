@@ -26,7 +26,7 @@ _KNOWN_OUTSIDE_NYU40 = {50, 149}
 _MAX_CONTRADICTIONS = 10
 _V1_CAUSE = "a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
 _V1_HINT = (
-    "remove it, and download it again; "
+    "if it is from the release, download it again; "
     "or leave out --labels-from ply, to take the labels from the groups"
 )
 

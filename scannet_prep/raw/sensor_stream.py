@@ -309,6 +309,7 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             raise FileError(
                 self.path,
                 f"is not a sensor stream of version {_VERSION}: its version is {version:,}",
+                _HINT_HEADER,
             )
         offset = _START.size + name_bytes
         data = self.read_at(offset, _HEADER.itemsize)

@@ -58,15 +58,15 @@ _HINT_LAYOUT = (
 )
 _HINT_RELEASE = "remove the file if it is there, and download it: scannet-prep download"
 _HINT_OWN_FILES = (
-    "scenes of your own need binary PLY files of triangles, in metres; in scans/ they need "
-    "segments and groups, too: for a mesh alone, move the folder to scans_test/"
+    "scenes of your own need PLY files of triangles, in metres and near the origin; in scans/ they "
+    "need segments and groups, too: for a mesh alone, move the folder to scans_test/"
 )
 _HINT_OWN = (
     "a scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply; NAME has up to 96 letters, "
     "digits, _ and -, and does not look like a scene id of the release"
 )
 _NO_FOLDER = "is not a folder, or a link that leads nowhere"
-_NOT_USED = "not used, as files of a scene have other names or another place"
+_NOT_USED = "not used, because of the name or the place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +194,21 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
     def refuse(error: OSError) -> None:
         raise FileError(error.filename, f"cannot be listed: {error.strerror or error}") from error
 
+    seen = set()
     for path, folders, files in os.walk(raw_dir, onerror=refuse, followlinks=True):
         folder = Path(path)
+        # Links may lead to a folder twice, or back to one above.
+        target = os.path.realpath(path)
+        if target in seen:
+            folders.clear()
+            continue
+        seen.add(target)
         for name in _SCENE_DIRS.intersection(files):
             raise FileError(folder / name, _NO_FOLDER)
         yield folder, sorted(name for name in files if not name.startswith("."))
         inner = {name for name in folders if not name.startswith(".")} - {"lost+found"}
         depth = len(folder.parts) - len(raw_dir.parts)
-        # A link may lead back to a folder above.
-        if RELEASE_ID.fullmatch(folder.name) or depth > 2 * _MAX_DEPTH:
+        if RELEASE_ID.fullmatch(folder.name):
             inner.clear()
         elif depth >= _MAX_DEPTH and folder.name not in _PLACES:
             inner &= _PLACES.keys()
@@ -226,7 +232,7 @@ def _find_in_folder(
             kinds[stem].append(KINDS[match[0]])
         elif RELEASE_ID.fullmatch(name):
             scenes.append(replace(_locate(name, folder / name), problem=_NO_FOLDER))
-        elif name.endswith((*_SCENE_ENDINGS, ".tsv")) or folder.name in _SCENE_DIRS:
+        elif name.lower().endswith((*_SCENE_ENDINGS, ".tsv")) or folder.name in _SCENE_DIRS:
             unused.append(name)
     for name, of_scene in kinds.items():
         # Many other files are named like the metadata.
@@ -282,7 +288,7 @@ def _iter_unused(
     for folder, names in unused.items():
         is_error = False
         if folder not in with_scenes and {folder.name, folder.parent.name} & _SCENE_DIRS:
-            is_error = any(name.endswith(_SCENE_ENDINGS) for name in names)
+            is_error = any(name.lower().endswith(_SCENE_ENDINGS) for name in names)
         elif not names:
             continue
         if names or folder.parent.name in _SCENE_DIRS:

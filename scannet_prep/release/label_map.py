@@ -20,7 +20,7 @@ from scannet_prep.release.files import LABEL_MAP
 
 LABEL_MAP_NAME = LABEL_MAP.suffix
 # The hint of every error about a label map.
-LABEL_MAP_HINT = f"put {LABEL_MAP_NAME} of v2 there, or remove it to use the built-in one"
+LABEL_MAP_HINT = "correct it, or put that of v2 there; without one, the built-in one is used"
 # Number of rows of the label map of the release.
 RELEASE_ROWS = 607
 
@@ -30,6 +30,7 @@ MAX_SCANNET_ID = 65_535
 
 _NEEDED_COLUMNS = ("raw_category", "id", "nyu40id")
 _ID = re.compile(r"\d{1,9}", re.ASCII)
+_CELL_ENDS = re.compile(r" *([\t\n]) *")
 
 
 class RawIds(NamedTuple):
@@ -126,8 +127,8 @@ def _parse_rows(text: str) -> dict[str, RawIds]:
     Raises:
         ContentError: It is not such a table, has no rows, or contradicts itself.
     """
-    # A quotation mark is part of a name.
-    lines = io.StringIO(text.lstrip("\n"))
+    # Blanks around cells are not part of them. A quotation mark is part of a name.
+    lines = io.StringIO(_CELL_ENDS.sub(r"\1", f"\n{text}\n").lstrip("\n"))
     reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     header = reader.fieldnames or []
     missing = [name for name in _NEEDED_COLUMNS if header.count(name) != 1]

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from scannet_prep.base.files import read_text
-from scannet_prep.errors import UnknownSceneError, UsageError
+from scannet_prep.errors import FileError, UnknownSceneError, UsageError
 
 # The form of the scene ids of the release.
 RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
@@ -124,8 +124,10 @@ def read_scene_list(path: Path) -> list[str]:
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It cannot be read, or is not text.
+        FileError: It cannot be read, is not text, or names nothing.
     """
     lines = read_text(path).splitlines()
     names = [line.partition("#")[0].strip() for line in lines]
+    if not any(names):
+        raise FileError(path, "names no scene", "write one scene id on each line")
     return [name for name in names if name]

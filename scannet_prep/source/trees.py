@@ -136,7 +136,10 @@ class RawTree(Place):
     def verify_rest(self) -> list[Finding]:
         """Check the label map and the files in tasks/, and find what is not used."""
         findings = list(self._listing.findings)
-        findings += _attempt("", _check_label_map, self._listing.label_map)
+        # Own scenes may have categories of their own.
+        has_own_alone = self._raw_scenes and self._raw_scenes.keys().isdisjoint(official_splits())
+        check = label_map_at if has_own_alone else _check_label_map
+        findings += _attempt("", check, self._listing.label_map)
         for folder in (self.folder, self.folder / release.TASKS_DIR):
             findings += self._compare_with_records(folder)
         for kind, path in self._listing.shared.items():
@@ -212,6 +215,7 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     folder = str(scene.directory)
     scene_id = scene.scene_id
     meta = processed.meta
+    is_of_release = scene_id in official_splits()
     faults = []
     for warning in meta.warnings:
         kind = warning.kind
@@ -219,7 +223,7 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
         # An unknown category is a matter of the label map.
         is_doubt = kind.is_doubt and kind is not WarningKind.UNKNOWN_CATEGORY
         # For `process`, all of these are warnings.
-        if is_doubt or (is_missing and scene_id in official_splits()):
+        if is_doubt or (is_missing and is_of_release):
             faults.append(warning.fault)
         else:
             yield Finding(message=warning.text, subject=folder, scene_id=scene_id, severity="note")
@@ -227,8 +231,9 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     count = np.count_nonzero((processed.nyu40_ids > 0) & (processed.instances < 0))
     if meta.groups and count:
         faults.append(f"labels.ply labels {count:,} vertices that belong to no group")
+    hint = _HINT_DOWNLOAD_SCENE if is_of_release else ""
     for fault in faults:
-        yield Finding(message=fault, subject=folder, scene_id=scene_id, hint=_HINT_DOWNLOAD_SCENE)
+        yield Finding(message=fault, subject=folder, scene_id=scene_id, hint=hint)
 
 
 def _check_label_map(path: Path | None) -> None:

@@ -49,7 +49,7 @@ _REASONS = {
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_SCENES = "info lists the scenes that are there"
 _HINT_DAMAGED = "remove the folder of the export, then run the same command again"
-_HINT_SEGMENTS = "download its segments, then process the scene again"
+_HINT_SEGMENTS = "process the scene again, with its segments or with --compute-segments"
 
 
 class ExportEntry(msgspec.Struct, frozen=True):

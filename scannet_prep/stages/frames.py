@@ -97,7 +97,7 @@ def read_frame_list(path: Path) -> FrameList:
         The numbers by scene, ascending.
 
     Raises:
-        FileError: It cannot be read, it is empty, or a line is something else.
+        FileError: It cannot be read, it names nothing, or a line is something else.
     """
     frames: dict[str, set[int]] = {}
     for line in read_scene_list(path):
@@ -107,8 +107,6 @@ def read_frame_list(path: Path) -> FrameList:
         except ValueError:
             problem = f"{line!r:.80} is not a scene and numbers of frames"
             raise FileError(path, problem, "a line looks like: scene0707_00 15 30") from None
-    if not frames:
-        raise FileError(path, "names no frames")
     return {name: sorted(numbers) for name, numbers in frames.items()}
 
 
@@ -184,7 +182,7 @@ def plan(
         raise MissingFileError(
             raw_dir, "no selected scene has a sensor stream (.sens)", _HINT_STREAMS
         )
-    notes = []
+    notes = [note for note in listing.findings if not note.is_error]
     left_out = sorted(raw_scenes.keys() - available)
     if left_out:
         message = f"left out, because they have no .sens: {list_some(left_out)}"

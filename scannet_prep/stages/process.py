@@ -50,7 +50,7 @@ _SIZE_OF_MESH_WITH_FACES = 1.1
 _CONTENT_ERRORS = {FileError.__name__, AnnotationError.__name__}
 _HINT_FOLDER = "choose another output folder"
 _HINT_HEAD = "choose another output folder; or process all of this one again, with --force"
-_HINT_LABEL_MAP = "remove it to use the built-in one, or leave out --strict"
+_HINT_LABEL_MAP = "leave out --strict, or put the label map of the release there"
 _HINT_DAMAGE = "every such scene of the release has it: download its files again"
 _HINT_DOUBT = "to process the scene anyway, leave out --strict"
 

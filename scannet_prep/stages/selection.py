@@ -190,7 +190,8 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[str, ...]:
 
     Raises:
         MissingFileError: A file does not exist.
-        UnknownSceneError: Something is not a scene id, or the list is empty.
+        FileError: A file names nothing.
+        UnknownSceneError: Something is not a scene id.
     """
     scene_ids: dict[str, None] = {}
     for word in words:
@@ -202,8 +203,6 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[str, ...]:
                 problem = f"{word:.80}: {name[:80]!r} is not a scene id"
                 raise UnknownSceneError(problem, suggest_scene_id(name) or _HINT_IDS)
             scene_ids[name] = None
-    if not scene_ids:
-        raise UnknownSceneError(f"{' '.join(words)}: names no scene", _HINT_IDS)
     return tuple(scene_ids)
 
 
