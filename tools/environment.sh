@@ -164,7 +164,7 @@ pip_install() {
 
 # install_packages EXTRAS
 install_packages() {
-    say "installing scannet-prep into $environment_dir (downloads about 100 MB the first time)"
+    say "installing scannet-prep into $environment_dir (the first time, up to 100 MB are downloaded)"
     if pip_install "$1"; then
         return
     fi
