@@ -434,7 +434,9 @@ def test_pointcept_preset_has_the_chances_and_sizes_of_pointcept():
     [
         (lambda: CropPoints(0), "max_points is 0"),
         (lambda: CropPoints(9, (3,)), "no label_set"),
-        (lambda: CropPoints(9, (150,), SCANNET20), "not one of ScanNet20"),
+        (lambda: CropPoints(9, (3, 150), SCANNET20), "150, which is not a train id of ScanNet20"),
+        (lambda: CropPoints(9, ("sofa",), SCANNET20), "'sofa', which is not a train id"),
+        (lambda: CropPoints(9, ("wall", -1), SCANNET20), "'wall', which is not a train id"),
         (lambda: Rotate(10, -10), "smallest is 10 and largest is -10"),
         (lambda: Scale(1, 0.5), "smallest is 1 and largest is 0.5"),
         (lambda: Flip()({"x": 1}, rng()), "has no 'points', only x"),

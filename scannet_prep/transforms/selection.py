@@ -49,12 +49,12 @@ class CropPoints(Selecting):
                 "label sets mean different classes",
                 "CropPoints(..., classes=SCANNET200.tail, label_set=SCANNET200)",
             )
-        largest = max(self.classes, default=0)
-        if self.label_set is not None and largest not in self.label_set:
-            raise UsageError(
-                f"CropPoints: classes has the train id {largest}, which is not one of "
-                f"{self.label_set.name}"
-            )
+        for train_id in self.classes:
+            if self.label_set is not None and train_id not in range(len(self.label_set)):
+                raise UsageError(
+                    f"CropPoints: classes has {train_id!r}, which is not a train id of "
+                    f"{self.label_set.name}"
+                )
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Crop the sample."""

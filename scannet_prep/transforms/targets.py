@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from scannet_prep.evaluation.overlaps import NO_INSTANCES
+from scannet_prep.evaluation.overlaps import counted_classes
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.transforms.draft import Draft, Ints
 from scannet_prep.transforms.steps import Transform
@@ -53,13 +53,8 @@ class InstanceTargets(Transform):
         labels = draft.columns("labels")
         numbers = draft.columns("instances")
 
-        instance_classes = [
-            label_class.train_id
-            for label_class in self.label_set.classes
-            if label_class.name not in NO_INSTANCES
-        ]
         # Indices of the vertices that belong to an instance, (M,).
-        is_inside = np.isin(labels, instance_classes)
+        is_inside = np.isin(labels, counted_classes(self.label_set))
         is_inside &= numbers >= 0
         inside = np.flatnonzero(is_inside)
 
