@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from scannet_prep.archive.seekable import (
-    END_OF_TAR,
+from scannet_prep.archive.frames import (
     HINT_DAMAGED,
     PipedFrames,
     SeekableFrames,
     iter_members,
+    open_source,
 )
-from scannet_prep.archive.sources import open_source
 from scannet_prep.base.json import Count, make_decoder, parse_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ArchiveError, ContentError
@@ -116,23 +115,23 @@ class Archive:
         index: Its index.
 
     Raises:
-        ArchiveError: Its index is damaged, or that of another version.
+        ArchiveError: Its index is damaged, that of another version, or lists other frames.
         TransferError: The server does not send it.
     """
 
     def __init__(self, frames: SeekableFrames | PipedFrames) -> None:
         self.name = frames.name
         self._frames = frames
+        # The numbers of the frames of each scene.
+        self._numbers = {"": range(1, 2)}
         with self._naming_damage():
             files = dict(iter_members(frames.read(0)))
             self.index = parse_json(files.get(INDEX_NAME, b""), _DECODER)
-        # The numbers of the frames of each scene.
-        self._numbers = {"": range(1, 2)}
-        self._end = 2
-        for scene in self.index.scenes:
-            start = self._end
-            self._end += scene.frames
-            self._numbers[scene.scene_id] = range(start, self._end)
+            end = 2
+            for scene in self.index.scenes:
+                self._numbers[scene.scene_id] = range(end, end + scene.frames)
+                end += scene.frames
+            frames.check_end(end)
 
     def read(self, scene_id: str = "") -> dict[str, memoryview]:
         """Read files, which are one range of the archive.
@@ -175,16 +174,6 @@ class Archive:
         [(_, data)] = self.iter_files(scene_id, slice(position, position + 1))
         return data
 
-    def check_end(self) -> None:
-        """Check that the tar stream ends after the last scene of the index.
-
-        Raises:
-            ArchiveError: It does not, or its end is damaged.
-        """
-        with self._naming_damage():
-            if self._frames.read(self._end) != END_OF_TAR:
-                raise ContentError("its index lists other frames than its seek table")
-
     @contextmanager
     def _naming_damage(self, scene_id: str = "") -> Iterator[None]:
         """Name the archive and the scene in the errors of the enclosed code."""
@@ -207,6 +196,4 @@ def open_archive(place: str | Path) -> Archive:
         ArchiveError: It is truncated, damaged at its end, or something else.
         FileError, TransferError: It cannot be read.
     """
-    archive = Archive(SeekableFrames(open_source(place)))
-    archive.check_end()
-    return archive
+    return Archive(SeekableFrames(open_source(place)))

@@ -31,7 +31,9 @@ def make_decoder(kind: type[Value]) -> msgspec.json.Decoder[Value]:
     return msgspec.json.Decoder(kind, dec_hook=_from_text)
 
 
-def parse_json(data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[Value]) -> Value:
+def parse_json(
+    data: bytes | bytearray | memoryview | str, decoder: msgspec.json.Decoder[Value]
+) -> Value:
     """Parse a value from JSON.
 
     Raises:

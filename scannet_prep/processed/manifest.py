@@ -145,7 +145,7 @@ def read_manifest(out_dir: Path) -> Manifest:
         FileError: It cannot be read, is damaged, or was written by another program or version.
     """
     path = out_dir / MANIFEST_NAME
-    return parse_manifest(read_file(path), path)
+    return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
 
 
 def check_complete(manifest: Manifest, out_dir: Path) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer, Fingerprint, read_file
-from scannet_prep.base.json import make_decoder, parse_json, to_plain
+from scannet_prep.base.json import Value, make_decoder, parse_json, to_plain
 from scannet_prep.errors import ContentError, FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader, encode_npz
@@ -41,7 +42,7 @@ _LAYOUTS = {
     "segments": ("<u2 <u4", "V"),
     "axis_alignment": ("<f8", "44"),
 }
-_OPTIONAL = {"segments", "faces"}
+OPTIONAL_ARRAYS = {"segments", "faces"}
 # Fields of `ProcessedScene` that have other names than their arrays in the file, by array. `labels`
 # in the file are train ids + 1, but `ProcessedScene.labels` returns train ids.
 _FIELDS = {"labels": "stored_labels"}
@@ -110,14 +111,27 @@ class ProcessOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class SceneMeta:
-    """The description of a processed scene beside its arrays, stored as JSON.
+class SceneHead:
+    """The beginning of the description of a processed scene, which tells it from other ones.
 
     Attributes:
         format_version: Version of this file format.
         scene_id: Its name.
         options: The options that it was made with.
         split: The split that it belongs to.
+    """
+
+    format_version: Literal[2]
+    scene_id: str
+    options: ProcessOptions
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
+class SceneMeta(SceneHead):
+    """The description of a processed scene beside its arrays, stored as JSON.
+
+    Attributes:
         scene_type: Free text of the release, for example `Bedroom / Hotel`; None if it has none.
         groups: Annotated groups, in file order.
         segment_ids: Raw id of each segment: `segment_ids[segments[v]]` is the release's id at
@@ -130,10 +144,7 @@ class SceneMeta:
             scene, or the mesh. Left out of the JSON for the release.
     """
 
-    format_version: Literal[2]
     scene_id: SceneId
-    options: ProcessOptions
-    split: Split
     scene_type: str | None
     groups: tuple[AnnotatedGroup, ...]
     segment_ids: tuple[int, ...]
@@ -254,6 +265,7 @@ def parse_processed(reader: NpzReader) -> ProcessedScene:
 
 
 _META_DECODER = make_decoder(SceneMeta)
+_HEAD_DECODER = make_decoder(SceneHead)
 
 
 def parse_meta(reader: NpzReader) -> SceneMeta:
@@ -262,11 +274,18 @@ def parse_meta(reader: NpzReader) -> SceneMeta:
     Raises:
         FileError: It is missing, damaged, or in the format of another version.
     """
-    # Only damaged files have surrogates. "surrogatepass" lets them pass here, because the JSON
-    # parser refuses them with a message.
-    text = str(reader.read("meta")).encode("utf-8", "surrogatepass")
+    return _parse(reader, _META_DECODER)
+
+
+def parse_head(reader: NpzReader) -> SceneHead:
+    """Parse the beginning of the description only; errors are those of `parse_meta`."""
+    return _parse(reader, _HEAD_DECODER)
+
+
+def _parse(reader: NpzReader, decoder: msgspec.json.Decoder[Value]) -> Value:
+    text = str(reader.read("meta"))
     try:
-        return parse_json(text, _META_DECODER)
+        return parse_json(text, decoder)
     except ContentError as error:
         problem = f"has a damaged or foreign description: {error}"
         raise FileError(reader.path, problem, DAMAGE_HINT) from None
@@ -274,7 +293,7 @@ def parse_meta(reader: NpzReader) -> SceneMeta:
 
 def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:
     """Describe an array that is missing, unknown, or of the wrong type or shape; empty if none."""
-    wrong_keys = (arrays.keys() ^ _LAYOUTS.keys()) - _OPTIONAL
+    wrong_keys = (arrays.keys() ^ _LAYOUTS.keys()) - OPTIONAL_ARRAYS
     if wrong_keys:
         found = ", ".join(arrays)
         expected = ", ".join(_LAYOUTS)

@@ -12,18 +12,41 @@ training from a folder needs neither an archive nor raw files.
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from scannet_prep.errors import MissingFileError
-from scannet_prep.processed.manifest import MANIFEST_NAME
-from scannet_prep.source.scenes import (
-    PackedScenes,
-    Place,
-    PlaceKind,
-    ProcessedArchive,
-    ProcessedFolder,
-    ProcessedScenes,
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.files import Fingerprint, open_file
+from scannet_prep.base.findings import Finding
+from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.processed.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    SceneEntry,
+    check_complete,
+    parse_manifest,
+    processed_path,
+    read_manifest,
 )
+from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
+from scannet_prep.processed.scene import (
+    MAX_FILE_BYTES,
+    OPTIONAL_ARRAYS,
+    ProcessedScene,
+    SceneHead,
+    parse_head,
+    parse_processed,
+)
+from scannet_prep.release.irregularities import summarize_warnings
+from scannet_prep.source.scenes import Place, PlaceKind, PlaceScene
+
+if TYPE_CHECKING:
+    from scannet_prep.archive.format import Archive
 
 _HINT_PLACE = (
     "give an archive, or the folder above those of the splits and scenes; "
@@ -33,6 +56,10 @@ _HINT_PROCESSED = (
     "give a folder that scannet-prep process wrote, or an archive of it; "
     "raw scenes have to be unpacked and processed first"
 )
+
+
+_HINT_REMOVE = "remove the file, or process the scene again"
+_HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
 
 
 def find_kind(place: str | Path) -> PlaceKind:
@@ -106,3 +133,257 @@ def open_processed(place: str | Path) -> ProcessedScenes:
         problem = "holds raw scenes or extracted frames, expected processed scenes"
         raise MissingFileError(opened.name, problem, _HINT_PROCESSED)
     return opened
+
+
+class PackedScenes(Place):
+    """An archive. One of raw scenes has to be unpacked to process them.
+
+    Args:
+        archive: The archive.
+    """
+
+    kind = "archive"
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self.name = archive.name
+        scenes = {}
+        for scene in archive.index.scenes:
+            scenes[scene.scene_id] = PlaceScene(scene.split, 0, scene.size_bytes)
+        self.scenes = scenes
+
+    @property
+    def made_with(self) -> str:
+        """The options of extracted frames."""
+        return self._archive.index.options
+
+    def verify(self, scene_id: str) -> list[Finding]:
+        """Read the files of a scene, whose checksum must match."""
+        for _ in self._archive.iter_files(scene_id):
+            pass
+        return []
+
+    def verify_rest(self) -> list[Finding]:
+        """Read the files that belong to no scene, whose checksum must match."""
+        self._archive.read()
+        return []
+
+    def describe(self) -> dict[str, Any]:
+        """Name the content, and the options of extracted frames."""
+        return {"content": self._archive.index.kind, "options": self.made_with}
+
+
+class ProcessedScenes(Place):
+    """The processed scenes of a folder or an archive, all made with the same options.
+
+    Args:
+        name: See `Place`.
+
+    Attributes:
+        options: The options.
+
+    Raises:
+        FileError: Processing has not finished, or the manifest is damaged.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        manifest = self.read_manifest()
+        check_complete(manifest, Path(name))
+        scenes = {}
+        # Without the counts of an entry, which take a hundred times the memory.
+        for scene_id, entry in manifest.scenes.items():
+            scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
+        failures = manifest.failures.items()
+        self.scenes = scenes
+        self.failures = {name: failure for name, failure in failures if name not in scenes}
+        self.options = manifest.options
+
+    @abstractmethod
+    def file_path(self, scene_id: str) -> Path | str:
+        """Return the path of a scene's file; for an archive, a text for messages."""
+
+    @abstractmethod
+    def read_file(self, scene_id: str) -> NpzReader:
+        """Read the whole file of a scene into new, writable memory.
+
+        Raises:
+            FileError: It does not exist any more, or is damaged.
+            TransferError: A server does not send it.
+        """
+
+    @abstractmethod
+    def read_manifest(self) -> Manifest:
+        """Read the manifest.
+
+        Raises:
+            ScanNetPrepError: It is damaged, or cannot be read.
+        """
+
+    @property
+    def made_with(self) -> str:
+        """The options, as arguments of `scannet-prep process`."""
+        return self.options.flags
+
+    @cached_property
+    def entries(self) -> Mapping[str, SceneEntry]:
+        """The entries of the manifest, by id. The manifest is read again.
+
+        Raises:
+            FileError: It is damaged.
+        """
+        return self.read_manifest().scenes
+
+    def open_arrays(self, scene_id: str) -> NpzReader:
+        """Read the file of a scene, to parse single arrays.
+
+        Raises:
+            FileError: It does not exist any more, is damaged, or is that of another scene or
+                another folder.
+            TransferError: A server does not send it.
+        """
+        arrays = self.read_file(scene_id)
+        self._check_head(arrays, parse_head(arrays), scene_id)
+        return arrays
+
+    def read_arrays(self, scene_id: str, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """Read some arrays of a scene, without those that it does not need to have, and lacks.
+
+        Errors are those of `open_arrays`.
+        """
+        arrays = self.open_arrays(scene_id)
+        lacking = OPTIONAL_ARRAYS.difference(arrays.keys)
+        return {key: arrays.read(key) for key in keys if key not in lacking}
+
+    def read(self, scene_id: str) -> ProcessedScene:
+        """Read a scene; errors are those of `open_arrays`."""
+        arrays = self.read_file(scene_id)
+        scene = parse_processed(arrays)
+        self._check_head(arrays, scene.meta, scene_id)
+        return scene
+
+    def _check_head(self, arrays: NpzReader, head: SceneHead, scene_id: str) -> None:
+        """Compare the head of a file with the scene that it should hold.
+
+        Raises:
+            FileError: It is that of another scene or another folder.
+        """
+        split = self.scenes[scene_id].split
+        problem = ""
+        if head.scene_id != scene_id or head.split != split:
+            problem = f"holds {head.scene_id!r} of {head.split}, expected {scene_id} of {split}"
+        elif head.options != self.options:
+            problem = f"was made with {head.options.flags}, expected {self.options.flags}"
+        if problem:
+            raise FileError(arrays.path, problem, _HINT_CHANGED)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the options, the warnings, and the scenes that failed."""
+        manifest = self.read_manifest()
+        warnings = []
+        for scene_id, entry in manifest.scenes.items():
+            warnings += [(scene_id, warning) for warning in entry.warnings]
+        return {
+            "program": f"scannet-prep {manifest.program_version}",
+            "options": self.made_with,
+            "failures": {name: str(failure) for name, failure in self.failures.items()},
+            "warnings": [
+                f"{text} (scenes: {len(scenes):,})" for text, scenes in summarize_warnings(warnings)
+            ],
+        }
+
+
+class ProcessedFolder(ProcessedScenes):
+    """A folder that `scannet-prep process` wrote.
+
+    Args:
+        folder: The folder.
+    """
+
+    kind = "processed"
+    folder: Path
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(str(folder))
+
+    def read_manifest(self) -> Manifest:
+        """Read `manifest.json`."""
+        return read_manifest(self.folder)
+
+    def file_path(self, scene_id: str) -> Path:
+        """Return the path of a scene's file."""
+        return processed_path(self.folder, self.scenes[scene_id].split, scene_id)
+
+    def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
+        """Find the file of a scene, with its fingerprint."""
+        fingerprint = self.entries[scene_id].fingerprint
+        return {self.file_path(scene_id): fingerprint}
+
+    def read_file(self, scene_id: str) -> NpzReader:
+        """Read the whole file of a scene into new, writable memory."""
+        path = self.file_path(scene_id)
+        with open_file(path, MAX_FILE_BYTES) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            # NumPy, unlike bytearray, does not fill new memory with zeros first.
+            data = np.empty(size_bytes, np.uint8).data
+            # One call reads a whole file, unless the file becomes shorter meanwhile.
+            read_bytes = file.readinto(data)
+        return NpzReader(data[:read_bytes], path)
+
+    def verify(self, scene_id: str) -> list[Finding]:
+        """Read a scene, and compare it with the manifest."""
+        recorded = self.entries[scene_id]
+        arrays = self.read_file(scene_id)
+        scene = parse_processed(arrays)
+        self._check_head(arrays, scene.meta, scene_id)
+        actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(arrays.data))
+        for name in SceneEntry.__struct_fields__:
+            here = getattr(actual, name)
+            there = getattr(recorded, name)
+            if here != there:
+                words = name.replace("_", " ")
+                problem = f"has {words} {here!s:.80}, but the manifest records {there!s:.80}"
+                raise FileError(arrays.path, problem, DAMAGE_HINT)
+        return []
+
+    def verify_rest(self) -> list[Finding]:
+        """Find files of scenes that the manifest does not record."""
+        findings = []
+        for path in self.folder.glob("*/*.npz"):
+            scene = self.scenes.get(path.stem)
+            if scene is None or scene.split != path.parent.name:
+                finding = Finding(
+                    message="is not in the manifest",
+                    subject=str(path),
+                    scene_id=path.stem,
+                    hint=_HINT_REMOVE,
+                )
+                findings.append(finding)
+        return findings
+
+
+class ProcessedArchive(ProcessedScenes, PackedScenes):
+    """An archive of processed scenes, on a disk or at an address.
+
+    Args:
+        archive: The archive.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        ProcessedScenes.__init__(self, archive.name)
+
+    def read_manifest(self) -> Manifest:
+        """Read the manifest from the files that belong to no scene."""
+        data = self._archive.read().get(MANIFEST_NAME, b"")
+        return parse_manifest(bytes(data), f"{self.name}: {MANIFEST_NAME}")
+
+    def file_path(self, scene_id: str) -> str:
+        """Return the archive and the name of a scene's file in it, for messages."""
+        return f"{self.name}: {self.scenes[scene_id].split}/{scene_id}.npz"
+
+    def read_file(self, scene_id: str) -> NpzReader:
+        """Read the whole file of a scene into new, writable memory."""
+        [(name, data)] = self._archive.read(scene_id).items()
+        return NpzReader(data, f"{self.name}: {name}")

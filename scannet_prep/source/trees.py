@@ -76,7 +76,8 @@ class RawTree(Place):
             paths = [path for path in map(scene.path, scene.files) if path.exists()]
             size_bytes = sum(path.stat().st_size for path in paths)
             scenes[scene_id] = PlaceScene(scene.split or "", 0, size_bytes)
-        super().__init__(str(folder), scenes)
+        self.name = str(folder)
+        self.scenes = scenes
         # The files that `scannet.lock` records, by folder.
         self._records = defaultdict[Path, list[tuple[Path, LockEntry]]](list)
         for name, entry in read_tree_lock(folder).items():
@@ -180,7 +181,13 @@ class Frames(Place):
                 scenes[scene_id] = PlaceScene(record.split, 0, record.size_bytes)
                 self._frame_count += len(record.frames)
                 self._options.add(record.options.text)
-        super().__init__(str(folder), scenes)
+        self.name = str(folder)
+        self.scenes = scenes
+
+    @property
+    def made_with(self) -> str:
+        """The options of the scenes."""
+        return "; ".join(sorted(self._options))
 
     def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
         """Find the record of a scene, and the files that it lists, in its order."""
@@ -200,7 +207,7 @@ class Frames(Place):
 
     def describe(self) -> dict[str, Any]:
         """Count the frames, and return their options."""
-        return {"frames": self._frame_count, "options": "; ".join(sorted(self._options))}
+        return {"frames": self._frame_count, "options": self.made_with}
 
 
 def _process(scene: RawScene, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:

@@ -33,8 +33,7 @@ from scannet_prep.export.arrays import encode_file, in_frame
 from scannet_prep.processed.manifest import SceneIdText, write_manifest
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import Split
-from scannet_prep.source.place import open_processed
-from scannet_prep.source.scenes import ProcessedScenes
+from scannet_prep.source.place import ProcessedScenes, open_processed
 from scannet_prep.stages.scene_run import RunPlan, Stage, run
 from scannet_prep.stages.selection import Selection
 

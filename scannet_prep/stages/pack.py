@@ -1,7 +1,7 @@
 """Packs a processed folder, a raw tree or extracted frames into one archive.
 
-    iter_groups, find_others    the files of each scene, and those of none
-    run                         files --> frames, in threads --> the archive
+    Place.iter_groups, _find_others    the files of each scene, and those of none
+    run                                files --> frames, in threads --> the archive
 
 The archive gets its name when it is complete and on the disk.
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from scannet_prep.archive.format import TreeKind, find_owner
-from scannet_prep.archive.sources import SUFFIX
-from scannet_prep.archive.streaming import FileGroup, encode_archive, make_index
+from scannet_prep.archive.frames import SUFFIX
+from scannet_prep.archive.writing import FileGroup, encode_archive, make_index
 from scannet_prep.base.files import (
     check_space,
     make_directory,
@@ -29,7 +29,7 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.errors import FileError, UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.release.files import ACCEPTANCE_NAME
 from scannet_prep.source.place import open_place
 from scannet_prep.source.scenes import Place
@@ -44,7 +44,6 @@ _PATTERNS: dict[TreeKind, tuple[str, ...]] = {
 }
 _DEEP = 2
 _HINT_SOURCE = "name a folder; unpack moves an archive into one"
-_HINT_PLACE = "move them to scans/SCENE/ and scans_test/SCENE/, then pack again"
 _HINT_NAME = f"choose another name with -o, such as scannet{SUFFIX}"
 _HINT_FORCE = "name another file with -o, or replace this one with --force"
 
@@ -72,25 +71,6 @@ class PackReport:
     left_out: list[str] = field(hash=False)
 
 
-def _iter_groups(source: Path, place: Place, kind: TreeKind) -> Iterator[FileGroup]:
-    """Iterate over the files of scenes, sorted by scene: those of a raw scene together.
-
-    Raises:
-        FileError: A file lies in another place, or the record of a scene is damaged.
-    """
-    for scene_id, scene in place.scenes.items():
-        files = place.find_files(scene_id)
-        names = {path.relative_to(source).as_posix(): path for path in files}
-        for name, path in names.items():
-            if find_owner(kind, name) != scene_id:
-                raise FileError(path, "lies outside of scans/ and scans_test/", _HINT_PLACE)
-        if kind == "raw":
-            yield FileGroup(scene_id, scene.split, names)
-            continue
-        for name, path in names.items():
-            yield FileGroup(scene_id, scene.split, {name: path}, files[path])
-
-
 def _find_others(source: Path, place: Place, kind: TreeKind) -> tuple[FileGroup, list[str]]:
     """Find the files of no scene.
 
@@ -98,9 +78,10 @@ def _find_others(source: Path, place: Place, kind: TreeKind) -> tuple[FileGroup,
         The files; and the names of files and folders that are not packed, sorted.
     """
     found = {path for pattern in _PATTERNS[kind] for path in source.glob(pattern)}
+    # Files of frames lie deeper.
     if kind != "frames":
-        for scene_id in place.scenes:
-            found -= place.find_files(scene_id).keys()
+        for group in place.iter_groups():
+            found.difference_update(group.paths.values())
     files = {}
     left_out = []
     for path in sorted(found):
@@ -155,9 +136,8 @@ def run(
     if kind == "archive":
         raise UsageError(f"{source}: is an archive already", _HINT_SOURCE)
     others, left_out = _find_others(source, place, kind)
-    options = place.describe().get("options", "")
-    index = make_index(kind, _iter_groups(source, place, kind), options)
-    groups = chain([others], _iter_groups(source, place, kind))
+    index = make_index(kind, place.iter_groups(), place.made_with)
+    groups = chain([others], place.iter_groups())
     size_bytes = others.size_bytes + sum(scene.size_bytes for scene in index.scenes)
     with progress.work("pack", size_bytes, "B"), writing(Path(name)):
         pieces = encode_archive(index, groups, level=level, jobs=jobs, advance=progress.advance)

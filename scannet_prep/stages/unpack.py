@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from scannet_prep.archive.format import Archive, Index, PackedScene, find_owner, open_archive
-from scannet_prep.archive.seekable import PipedFrames
-from scannet_prep.archive.streaming import map_in_order
+from scannet_prep.archive.frames import PipedFrames
+from scannet_prep.archive.writing import map_in_order
 from scannet_prep.base.files import (
     Buffer,
     check_space,
@@ -187,7 +187,7 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
     if kind_here == "processed":
         before = read_manifest(out_dir)
     elif kind_here == "frames":
-        options = Frames(out_dir).describe()["options"]
+        options = Frames(out_dir).made_with
     here = _describe_head(kind_here, before, options)
     there = _describe_head(index.kind, arrived, index.options)
     if here != there:

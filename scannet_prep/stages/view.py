@@ -26,8 +26,7 @@ from scannet_prep.predictions.reader import Predictions, find_predictions
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scenes import Split
-from scannet_prep.source.place import open_processed
-from scannet_prep.source.scenes import ProcessedScenes
+from scannet_prep.source.place import ProcessedScenes, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids
 from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.page import make_scene_page

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from scannet_prep.base.memory import keep_freed_memory
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ScanNetPrepError, UnknownSceneError, UsageError
-from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scenes import Split, read_scene_list, suggest_scene_id
@@ -336,14 +335,28 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
     def _read(self, index: int) -> Sample:
         """Read a sample, without the transform."""
         scene_id = self.scene_ids[index]
-        npz = self._place.open_arrays(scene_id)
+        # Labels come from the raw ids, which both label sets have. The stored `labels` are those
+        # of one label set only.
+        stored_keys = {key: key for key in self._keys}
+        if "labels" in stored_keys:
+            stored_keys["labels"] = self.label_set.raw_ids_key
+        arrays = self._place.read_arrays(scene_id, stored_keys.values())
         sample = Sample()
         sample.is_aligned = self.is_aligned
-        for key in self._keys:
-            if key == "segments" and key not in npz.keys:  # of a test scene
-                sample[key] = np.full(self.lengths[index], -1, np.int32)
-            elif key != "faces" or key in npz.keys:
-                sample[key] = self._read_array(npz, key)
+        for key, stored_key in stored_keys.items():
+            array = arrays.get(stored_key)
+            if array is None:
+                # A test scene has no segments; faces have to be kept.
+                if key == "segments":
+                    sample[key] = np.full(self.lengths[index], -1, np.int32)
+                continue
+            if key == "labels":
+                array = self.label_set.train_ids_from_raw_ids(array, self.ignore_index)
+            elif key == "normals":
+                array = widen_normals(array)
+            elif key in {"instances", "segments"}:
+                array = array.astype(np.int32)
+            sample[key] = array
         sample["label_set"] = self.label_set.name
         sample["scene_id"] = scene_id
         if self._points is not None:
@@ -351,17 +364,3 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             is_annotated[self._points[scene_id]] = True
             limit_annotation(sample, is_annotated, self.ignore_index)
         return sample
-
-    def _read_array(self, npz: NpzReader, key: str) -> NDArray[Any]:
-        """Read one array of a scene, with the type that it has in a sample."""
-        # Labels come from the raw ids, which both label sets have. The stored `labels` are those
-        # of one label set only.
-        if key == "labels":
-            raw_ids = npz.read(self.label_set.raw_ids_key)
-            return self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_index)
-        stored = npz.read(key)
-        if key == "normals":
-            return widen_normals(stored)
-        if key in {"instances", "segments"}:
-            return stored.astype(np.int32)
-        return stored

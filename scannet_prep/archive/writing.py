@@ -1,4 +1,4 @@
-"""The bytes of an archive, made in order.
+"""The bytes of an archive, made in order from the files of a folder.
 
 FileGroup -- PackedScene -----------------------> the index, the first frame
           -- in threads --> frame -- in order --> the archive
@@ -18,24 +18,28 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scannet_prep.archive.format import INDEX_NAME, Index, PackedScene, TreeKind
-from scannet_prep.archive.seekable import (
+import zstandard
+
+from scannet_prep.archive.format import INDEX_NAME, Index, PackedScene, TreeKind, find_owner
+from scannet_prep.archive.frames import (
+    BLOCK_BYTES,
     END_OF_TAR,
     MAX_FRAME_BYTES,
-    compress,
-    encode_members,
+    encode_header,
     encode_seek_table,
     find_row,
-    member_bytes,
 )
-from scannet_prep.base.files import Fingerprint, open_file, read_file
+from scannet_prep.base.files import Buffer, Fingerprint, open_file, read_file
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError
 
 Result = TypeVar("Result")
 
+_HINT_PLACE = "move them to scans/SCENE/ and scans_test/SCENE/, then pack again"
 _HINT_CHANGED = "run the command again that made it, then pack again"
 _MAX_HELD_BYTES = 160 << 20
+# zstd's own level 0 is another name of its default level.
+_STORING_LEVEL = -(1 << 17)
 # Images that are compressed already.
 _IMAGE_ENDINGS = (".jpg", ".png")
 
@@ -63,16 +67,18 @@ class FileGroup:
         Raises:
             FileError: A file does not exist, or they are too large for one frame.
         """
-        if self.fingerprint is not None:
-            return member_bytes(self.fingerprint.size_bytes)
-        size_bytes = 0
+        total_bytes = 0
         for path in self.paths.values():
-            with open_file(path, MAX_FRAME_BYTES) as file:
-                size_bytes += member_bytes(os.fstat(file.fileno()).st_size)
-            if size_bytes > MAX_FRAME_BYTES:
-                problem = f"and the files before it have {size_bytes:,} bytes"
+            if self.fingerprint is None:
+                with open_file(path, MAX_FRAME_BYTES) as file:
+                    size_bytes = os.fstat(file.fileno()).st_size
+            else:
+                size_bytes = self.fingerprint.size_bytes
+            total_bytes += BLOCK_BYTES + size_bytes + -size_bytes % BLOCK_BYTES
+            if total_bytes > MAX_FRAME_BYTES:
+                problem = f"and the files before it have {total_bytes:,} bytes"
                 raise FileError(path, f"{problem}, expected at most {MAX_FRAME_BYTES:,} in a frame")
-        return size_bytes
+        return total_bytes
 
     def encode(self) -> bytes:
         """Read the files into tar bytes.
@@ -87,6 +93,30 @@ class FileGroup:
         return encode_members(files)
 
 
+def encode_members(files: Mapping[str, Buffer]) -> bytes:
+    """Encode files as tar bytes; equal files give equal bytes."""
+    pieces: list[Buffer] = []
+    for name, data in files.items():
+        padding = bytes(-len(data) % BLOCK_BYTES)
+        pieces += [encode_header(name, len(data)), data, padding]
+    return b"".join(pieces)
+
+
+def compress(content: Buffer, level: int) -> bytes:
+    """Make a frame, always the same for the same content, level and version of zstd.
+
+    Args:
+        content: Its content.
+        level: Compression level of zstd, 1..22; 0 for hardly any compression.
+    """
+    compressor = zstandard.ZstdCompressor(
+        level=level or _STORING_LEVEL,
+        write_checksum=True,
+        write_content_size=True,
+    )
+    return compressor.compress(content)
+
+
 def make_index(kind: TreeKind, groups: Iterable[FileGroup], options: str = "") -> Index:
     """Make the index of an archive.
 
@@ -96,11 +126,16 @@ def make_index(kind: TreeKind, groups: Iterable[FileGroup], options: str = "") -
         options: The options with which the scenes were made.
 
     Raises:
-        FileError: A file does not exist.
+        FileError: A file does not exist, or lies where no file of its scene belongs.
     """
     scenes = []
     for (scene_id, split), same in groupby(groups, key=attrgetter("scene_id", "split")):
-        sizes = [group.size_bytes for group in same]
+        sizes = []
+        for group in same:
+            for name, path in group.paths.items():
+                if find_owner(kind, name) != scene_id:
+                    raise FileError(path, "lies outside of scans/ and scans_test/", _HINT_PLACE)
+            sizes.append(group.size_bytes)
         scenes.append(PackedScene(scene_id, split, sum(sizes), len(sizes)))
     return Index(kind, tuple(scenes), options)
 

@@ -1,0 +1,322 @@
+"""The frames of an archive: tar bytes, compressed, and the seek table that lists them.
+
+    tar bytes     header (512 bytes) | file | zeros up to a multiple of 512 | next header | ...
+    frame         tar bytes, compressed; its header has their size, and it ends with their checksum
+    seek table    sizes and checksum of each frame, in a skippable frame
+
+Formats:
+https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md
+https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
+from scannet_prep.base.files import open_file
+from scannet_prep.errors import ArchiveError, ContentError
+
+if TYPE_CHECKING:
+    from scannet_prep.remote.archive import RemoteArchive
+
+SUFFIX = ".tar.zst"
+
+BLOCK_BYTES = tarfile.BLOCKSIZE
+END_OF_TAR = bytes(2 * BLOCK_BYTES)
+MAX_FRAME_BYTES = 1 << 30
+# `zstd -d` and `tar --zstd` accept this window without further options.
+_MAX_WINDOW_BYTES = 1 << 27
+# A piece of a frame this long has at most 256 MiB of content.
+_PIECE_BYTES = 1 << 13
+# The seek table of 5,000 frames, and the last frame before it.
+_END_BYTES = 1 << 16
+_LAST_FRAME_BYTES = 1 << 11
+
+_TABLE_HEADER = struct.Struct("<4sI")
+_TABLE_FOOTER = struct.Struct("<IB4s")
+_SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
+_SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
+_HAS_CHECKSUMS = 0b1000_0000
+_ROW_BYTES = 12
+HINT_DAMAGED = (
+    "copy the archive again, or pack it again; "
+    "scannet-prep unpack - < ARCHIVE recovers what comes before the damage"
+)
+
+SeekRow: TypeAlias = list[int]
+"""A frame in the seek table: its size, the size of its content, and the low half of the XXH64 of
+its content, which is also the last four bytes of the frame."""
+
+ByteSource: TypeAlias = "FileSource | RemoteArchive"
+"""The bytes of an archive, any range of which can be read: picklable, safe under fork, in threads.
+"""
+
+
+class FileSource:
+    """An archive on a disk, which is opened for each read: processes and threads share nothing.
+
+    Args:
+        path: The archive.
+
+    Attributes:
+        name: The path.
+        size_bytes: The size of the file.
+
+    Raises:
+        MissingFileError: The file does not exist.
+        FileError: It is not a regular file, or cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        with open_file(path, sys.maxsize) as file:
+            status = os.fstat(file.fileno())
+        self.size_bytes = status.st_size
+        self._time_ns = status.st_mtime_ns
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Read a range; the result is shorter only if the file ends within the range.
+
+        Raises:
+            FileError: It cannot be read.
+            ArchiveError: It was replaced or changed since it was opened.
+        """
+        with open_file(self._path, sys.maxsize) as file:
+            status = os.fstat(file.fileno())
+            if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self._time_ns):
+                problem = "was replaced or changed since it was opened"
+                raise ArchiveError(self.name, problem, "open it again")
+            file.seek(offset)
+            return file.read(size)
+
+
+def open_source(place: str | Path) -> ByteSource:
+    """Open the bytes of an archive.
+
+    Args:
+        place: A path, or an address such as `https://HOST/NAME.tar.zst`.
+
+    Raises:
+        MissingFileError: The file does not exist.
+        FileError: It is not a regular file, or cannot be opened.
+        TransferError: The server or the store does not send it.
+    """
+    if isinstance(place, str) and "://" in place:
+        # Imported here: training from a local file does not need requests.
+        from scannet_prep.remote.archive import RemoteArchive
+
+        return RemoteArchive(place)
+    return FileSource(Path(place).expanduser())
+
+
+def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:
+    """Iterate over the files in tar bytes.
+
+    Raises:
+        ContentError: A file is not whole, or has a header that `encode_header` does not make: for
+            example, it is a link.
+    """
+    position = 0
+    while position < len(content):
+        start = position + BLOCK_BYTES
+        header = bytes(content[position:start])
+        try:
+            # Ours differ in nothing else. A long name has its first folders in a field of its own.
+            parts = header[345:500].rstrip(b"\0"), header[:100].rstrip(b"\0")
+            name = b"/".join(filter(None, parts)).decode()
+            size_bytes = int(header[124:135], 8)
+            is_own = encode_header(name, size_bytes) == header
+        except ValueError:
+            is_own = False
+        if not is_own or start + size_bytes > len(content):
+            raise ContentError("one of its tar headers is damaged, or not of a plain, whole file")
+        yield name, content[start : start + size_bytes]
+        position = start + size_bytes + -size_bytes % BLOCK_BYTES
+
+
+def encode_header(name: str, size_bytes: int) -> bytes:
+    """Encode the tar header of a file, with owner and time 0: equal files have equal headers."""
+    info = tarfile.TarInfo(name)
+    info.size = size_bytes
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def find_row(frame: bytes) -> SeekRow:
+    """Find the row of a frame for the seek table."""
+    return [len(frame), zstandard.frame_content_size(frame), int.from_bytes(frame[-4:], "little")]
+
+
+def encode_seek_table(rows: Sequence[SeekRow] | NDArray[Any]) -> bytes:
+    """Encode the seek table of an archive with these frames."""
+    body = np.array(rows, "<u4").tobytes()
+    body += _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
+    return _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body)) + body
+
+
+class SeekableFrames:
+    """The frames of an archive, any of which can be read. Picklable, safe under fork, in threads.
+
+    Args:
+        source: The archive.
+
+    Attributes:
+        name: Its path or address, for messages.
+
+    Raises:
+        ArchiveError: It is truncated, or something else.
+        FileError, TransferError: It cannot be read.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self.name = source.name
+        self._source = source
+        self._rows, self._before_table = read_end(source)
+        self._ends = np.cumsum(self._rows[:, 0], dtype=np.int64)
+
+    def read(self, number: int) -> memoryview:
+        """Read the content of a frame into new, writable memory, and verify its checksum.
+
+        Raises:
+            ContentError: It is damaged, is none of this archive, or has more than 1 GiB.
+            FileError: The archive cannot be read, or was replaced since it was opened.
+            TransferError: The server does not send it.
+        """
+        row = self._find_row(number)
+        frame = self._source.read(int(self._ends[number]) - row[0], row[0])
+        return _decompress(frame, row)
+
+    def check_end(self, number: int) -> None:
+        """Check that a frame is the last one, and ends the tar stream.
+
+        Raises:
+            ContentError: It is not the last one, or is damaged.
+        """
+        row = self._find_row(number)
+        is_last = number == len(self._rows) - 1
+        if not is_last or _decompress(self._before_table[-row[0] :], row) != END_OF_TAR:
+            raise ContentError("its index lists other frames than its seek table")
+
+    def _find_row(self, number: int) -> SeekRow:
+        if number >= len(self._rows):
+            raise ContentError("it has fewer frames than its index lists")
+        row: SeekRow = self._rows[number].tolist()
+        return row
+
+
+def read_end(source: ByteSource) -> tuple[NDArray[np.uint32], bytes]:
+    """Read the end of an archive.
+
+    Returns:
+        The seek table, uint32 (frames, 3), a `SeekRow` each; and the bytes before it, with all of
+        the last frame.
+
+    Raises:
+        ArchiveError: The seek table is missing, or does not describe the archive.
+        FileError, TransferError: The archive cannot be read.
+    """
+    size_bytes = source.size_bytes
+    end = source.read(max(0, size_bytes - _END_BYTES), _END_BYTES)
+    count = int.from_bytes(end[-_TABLE_FOOTER.size :][:4], "little")
+    table_bytes = _TABLE_HEADER.size + count * _ROW_BYTES + _TABLE_FOOTER.size
+    if table_bytes <= size_bytes and end.endswith(_SEEKABLE_MAGIC):
+        if len(end) < table_bytes + _LAST_FRAME_BYTES:
+            start = max(0, size_bytes - table_bytes - _LAST_FRAME_BYTES)
+            end = source.read(start, size_bytes - start)
+        table = end[-table_bytes:]
+        rows = np.frombuffer(table, "<u4", 3 * count, _TABLE_HEADER.size).reshape(-1, 3)
+        frames_bytes = rows[:, 0].sum(dtype=np.int64)
+        if encode_seek_table(rows) == table and frames_bytes == size_bytes - table_bytes:
+            return rows, end[:-table_bytes][-_LAST_FRAME_BYTES:]
+    kind = describe_beginning(source.read(0, BEGINNING_BYTES)) or "a file of another kind"
+    problem = f"is {kind}, expected a whole {SUFFIX} archive, which ends with a seek table"
+    raise ArchiveError(source.name, problem, HINT_DAMAGED)
+
+
+def _decompress(frame: bytes, row: SeekRow) -> memoryview:
+    """Decompress a frame into new, writable memory, and verify its checksum.
+
+    Raises:
+        ContentError: It is damaged, is not that of the row, or has more than 1 GiB.
+    """
+    size_bytes = row[1]
+    try:
+        has_checksum = zstandard.get_frame_parameters(frame).has_checksum
+        # An intact frame with another row is that of a file that has replaced the archive.
+        if find_row(frame) != row or not has_checksum or size_bytes > MAX_FRAME_BYTES:
+            raise ContentError("its frame is not the one that the seek table lists")
+        # Unlike a bytearray, an empty array is not cleared first.
+        content = np.empty(size_bytes, np.uint8).data
+        with _make_decompressor().stream_reader(frame) as reader:
+            read_bytes = reader.readinto(content)
+            # Reading beyond the end verifies the checksum.
+            reader.read(1)
+    except zstandard.ZstdError as error:
+        raise ContentError(f"its frame cannot be decompressed: {error}") from None
+    if read_bytes < size_bytes:
+        raise ContentError("its frame is not whole")
+    return content
+
+
+class PipedFrames:
+    """The frames of an archive that is read once and in order, as from a pipe.
+
+    Args:
+        file: The archive.
+        name: Its name, for messages.
+
+    Attributes:
+        name: As given.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.name = name
+        self._frames = enumerate(_iter_frames(file))
+
+    def read(self, number: int) -> memoryview:
+        """Read the content of a frame; those before it cannot be read any more.
+
+        Raises:
+            ContentError: It is damaged, or comes after damage, or the archive ends too early.
+        """
+        try:
+            for position, content in self._frames:
+                if position == number:
+                    return memoryview(content)
+        except zstandard.ZstdError as error:
+            raise ContentError(f"its frame cannot be decompressed: {error}") from None
+        raise ContentError("it comes after other damage")
+
+    def check_end(self, number: int) -> None:
+        """Do nothing: the last frame has not arrived yet."""
+
+
+def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:
+    """Iterate over the contents of frames, whose checksums are verified."""
+    data = b""
+    while True:
+        frame = _make_decompressor().decompressobj()
+        content = bytearray()
+        while not frame.eof:
+            data = data or file.read(_PIECE_BYTES)
+            content += frame.decompress(data)
+            if not data or len(content) > MAX_FRAME_BYTES:
+                raise ContentError("the archive ends too early, or a frame is too large")
+            data = frame.unused_data
+        yield content
+
+
+def _make_decompressor() -> zstandard.ZstdDecompressor:
+    """Make a decompressor, for one frame at a time."""
+    return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
