@@ -13,7 +13,6 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from scannet_prep.base.files import read_text
 from scannet_prep.errors import FileError, UnknownSceneError, UsageError
 
 # The form of the scene ids of the release.
@@ -126,6 +125,9 @@ def read_scene_list(path: Path) -> list[str]:
         MissingFileError: There is no such file.
         FileError: It cannot be read, is not text, or names nothing.
     """
+    # Imported here: `--help` lists splits, and needs no files.
+    from scannet_prep.base.files import read_text
+
     lines = read_text(path).splitlines()
     names = [line.partition("#")[0].strip() for line in lines]
     if not any(names):
