@@ -6,6 +6,17 @@ Running a command again exports only scenes that are missing or have been
 processed again. All scenes of an export have the same format and options, and
 were processed with the same options; the file export.json records them.
 
+formats:
+  octformer     OctFormer: train/*.npz and *.txt, test/*.npz, lists of files
+  pointcept     Pointcept: train/<scene>/coord.npy and so on, both label sets
+  mask3d        Mask3D: train/0000_00.npy and so on, databases, instance_gt/
+  mmdet3d       mmdetection3d: points/, masks, infos, seg_info/
+  oneformer3d   OneFormer3D: as mmdet3d, with super_points/
+  votenet       VoteNet: <scene>_vert.npy and others, boxes of 18 classes
+  scanrefer     ScanRefer, Scan2Cap and others: normals, boxes of 37 classes
+  benchmark-gt  ground truth for the official evaluators: semantic/, instance/
+  ply           meshes or points for MeshLab, with raw ids
+
 examples:
   scannet-prep export --format octformer --label-set scannet20 -o scannet.npz
   scannet-prep export --format pointcept -o Pointcept/data/scannet
@@ -29,9 +40,7 @@ from scannet_prep.export import FORMATS
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
-    """Add the arguments of the command, and the list of the formats."""
-    formats = [f"  {name:<14}{one.summary}" for name, one in FORMATS.items()]
-    parser.description = "\n".join([f"{parser.description}\n\nformats:", *formats])
+    """Add the arguments of the command."""
     shared.add_path_argument(
         parser,
         "place",
@@ -58,24 +67,25 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     shared.add_label_set_argument(options, "label set, if the format has only one")
     frame = options.add_mutually_exclusive_group()
-    for name, value, text in (
-        ("aligned", True, "axis-aligned frame"),
-        ("unaligned", False, "frame of the scan"),
-    ):
-        frame.add_argument(
-            f"--{name}",
-            action="store_const",
-            const=value,
-            dest="is_aligned",
-            help=f"points in the {text}",
-        )
+    frame.add_argument(
+        "--aligned",
+        dest="is_aligned",
+        action="store_true",
+        default=None,
+        help="points in the axis-aligned frame",
+    )
+    frame.add_argument(
+        "--unaligned",
+        dest="is_aligned",
+        action="store_false",
+        help="points in the frame of the scan",
+    )
     shared.add_selection_arguments(parser)
     add_run_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
-    from scannet_prep.release.label_sets import parse_label_set
     from scannet_prep.stages import export
 
     arguments.output = arguments.output or Path("data/export", arguments.format)
@@ -84,7 +94,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         arguments.place,
         arguments.output,
         arguments.format,
-        label_set=arguments.label_set and parse_label_set(arguments.label_set),
+        label_set=arguments.label_set,
         is_aligned=arguments.is_aligned,
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from scannet_prep.base.files import Buffer
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.evaluation.overlaps import NO_INSTANCES
-from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.npz import encode_npy_header
@@ -30,6 +30,7 @@ Records: TypeAlias = Mapping[Split, Mapping[str, Mapping[str, Any]]]
 
 # Names in the programs that are not those of ScanNet20.
 _SPELLINGS_20 = {"shower curtain": "showercurtrain", "otherfurniture": "garbagebin"}
+_MAX_NUMBER = 999
 # The programs store the number plus one as uint32.
 _MAX_OBJECT_ID = 2**32 - 2
 
@@ -60,22 +61,23 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
             f"{meta.scene_id} has no axis alignment",
             "download its .txt, then process the scene again",
         )
-    matrix = scene.axis_alignment
+    matrix: NDArray[Any] = scene.axis_alignment
     # Normals need the cofactor matrix, which for a rotation is the rotation itself.
     rotation = matrix[:3, :3]
     if not is_aligned:
-        matrix = np.asarray(np.linalg.inv(matrix), np.float64)
+        matrix = np.linalg.inv(matrix)
         rotation = rotation.T
+    points = move(scene.points, matrix[:3]).astype(np.float32)
     # Stored normals are float16. Each format rounds these as it needs.
-    normals: Any = _move(scene.normals, rotation)
+    normals: Any = move(scene.normals, rotation).astype(np.float32)
     meta = replace(meta, options=replace(meta.options, align_axis=is_aligned))
-    return replace(scene, meta=meta, points=_move(scene.points, matrix[:3]), normals=normals)
+    return replace(scene, meta=meta, points=points, normals=normals)
 
 
-def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float32]:
+def move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Move points or normals, (V, 3), with the formula of processing."""
-    columns = move_columns(np.ascontiguousarray(points.T, np.float64), matrix)
-    return np.stack([*columns], axis=1, dtype=np.float32, casting="same_kind")
+    columns = np.ascontiguousarray(points.T, np.float64)
+    return np.ascontiguousarray(move_columns(columns, matrix).T)
 
 
 def encode_lines(
@@ -97,22 +99,44 @@ def encode_lines(
     return padded.translate(None, b"\0")
 
 
+def encode_instances(
+    scene: ProcessedScene, label_set: LabelSet, numbers: Mapping[int, int]
+) -> bytes:
+    """Encode the instances as the official evaluators read them: raw id * 1000 + number.
+
+    The raw id is that of the group: with labels from `labels.ply`, the vertices of a group may have
+    several raw ids, but evaluators expect one.
+
+    Args:
+        scene: The scene.
+        label_set: The label set of the raw ids.
+        numbers: The number of each instance, from 1, by group; other vertices become 0.
+
+    Raises:
+        ScanNetPrepError: A number is so large that it would reach the next raw id.
+    """
+    raw_ids = raw_ids_of_groups(scene.meta.groups, label_set)
+    values = dict.fromkeys(raw_ids, 0)
+    for group_id, number in numbers.items():
+        if number > _MAX_NUMBER:
+            raise ScanNetPrepError(
+                f"{scene.meta.scene_id} has an instance {number:,}, but ground truth has room for "
+                f"1 to {_MAX_NUMBER}"
+            )
+        values[group_id] = raw_ids[group_id] * 1000 + number
+    return encode_lines(scene.instances, table_by_group(values, none=0))
+
+
 def encode_file(name: str, content: NDArray[Any] | bytes | list[Buffer]) -> list[Buffer]:
     """Encode the content of a file; an array as `np.save` does, or for other names as its bytes."""
+    if isinstance(content, list):
+        return content
     if isinstance(content, bytes):
         return [content]
-    if not isinstance(content, np.ndarray):
-        return content
-    array = np.ascontiguousarray(content)
-    chunks = [encode_bytes(array)]
+    chunks: list[Buffer] = [content.tobytes()]
     if name.endswith(".npy"):
-        chunks.insert(0, encode_npy_header(array.dtype.str, array.shape))
+        chunks.insert(0, encode_npy_header(content.dtype.str, content.shape))
     return chunks
-
-
-def encode_bytes(array: NDArray[Any]) -> Buffer:
-    """Return the bytes of a contiguous array, without a copy."""
-    return array.reshape(-1).view(np.uint8).data
 
 
 def box_classes(label_set: LabelSet) -> dict[int, str]:
@@ -136,27 +160,24 @@ def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int
     Returns:
         int64 (V,), 0 unannotated.
     """
-    raw_id_of_group = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=-1)
-    # -1 at vertices of no group.
-    group_raw_ids = raw_id_of_group.take(scene.instances)
+    raw_ids = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=0)
     own_raw_ids = getattr(scene, label_set.raw_ids_key)
-    return np.where(group_raw_ids < 0, own_raw_ids, group_raw_ids)
+    return np.where(scene.instances < 0, own_raw_ids, raw_ids.take(scene.instances))
 
 
-def number_objects(
-    groups: Sequence[AnnotatedGroup], *, uses_last_copies: bool = False
-) -> dict[int, int]:
+def number_objects(scene: ProcessedScene, *, uses_last_copies: bool = False) -> dict[int, int]:
     """Return the `objectId` of each group, by its id.
 
     A group without one has its own id; so do all groups, if the numbers are not distinct and
     usable.
 
     Args:
-        groups: The groups of a scene.
+        scene: The scene.
         uses_last_copies: Whether a group that the release repeats has the `objectId` of its last
             copy, as in programs in which later groups replace earlier ones. Otherwise, it has that
             of the first.
     """
+    groups = scene.meta.groups
     object_ids = {}
     for group in groups:
         object_id = group.id if group.object_id is None else group.object_id
@@ -171,7 +192,7 @@ def number_objects(
 
 def find_boxes(
     scene: ProcessedScene,
-    columns: NDArray[np.floating[Any]],
+    points: NDArray[np.floating[Any]],
     label_set: LabelSet,
     classes: Collection[int],
     object_ids: Mapping[int, int],
@@ -182,8 +203,7 @@ def find_boxes(
 
     Args:
         scene: The scene.
-        columns: (3, V), its coordinates in the frame of the boxes. Boxes are computed with their
-            dtype.
+        points: (V, 3), its points in the frame of the boxes. Boxes are computed with their dtype.
         label_set: The label set of the raw ids.
         classes: The raw ids of the classes that have boxes.
         object_ids: From `number_objects`.
@@ -192,20 +212,13 @@ def find_boxes(
         A row for each box, by ascending object id: centre x, y, z and size x, y, z, in metres; raw
         id; object id.
     """
-    # Smallest and largest coordinates by axis and group, (3, G); the last entries are of no group.
-    low = np.full((3, max(object_ids, default=-1) + 2), np.inf, columns.dtype)
-    high = -low
-    instances = scene.instances.astype(np.intp)
-    for axis, numbers in enumerate(columns):
-        np.minimum.at(low[axis], instances, numbers)
-        np.maximum.at(high[axis], instances, numbers)
-    rows = {}
+    rows = []
     for group_id, raw_id in raw_ids_of_groups(scene.meta.groups, label_set).items():
-        if raw_id in classes and low[0, group_id] < np.inf:
-            first = low[:, group_id]
-            last = high[:, group_id]
-            center = ((first + last) / 2).tolist()
-            size = (last - first).tolist()
-            object_id = object_ids[group_id]
-            rows[object_id] = [*center, *size, raw_id, object_id]
-    return [row for _, row in sorted(rows.items())]
+        members = points[scene.instances == group_id]
+        if raw_id in classes and len(members):
+            first = members.min(axis=0)
+            last = members.max(axis=0)
+            center = (first + last) / 2
+            size = last - first
+            rows.append([*center.tolist(), *size.tolist(), raw_id, object_ids[group_id]])
+    return sorted(rows, key=itemgetter(-1))

@@ -16,11 +16,9 @@ box of an object always encloses all its vertices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.export.arrays import (
     SceneFiles,
@@ -39,13 +37,12 @@ _CLASSES = frozenset(range(3, 41)) - {22}
 _MAX_POINTS = 50_000
 
 
-def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
-    """Make four arrays."""
+def export_votenet(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
+    """Make four arrays: those of ScanRefer without normals and `objectId`, of fewer classes."""
     stem = scene.meta.scene_id
-    files = _make_files(scene, {stem: True})
-    # Without normals and `objectId`, and of fewer classes.
-    points = files[f"{stem}_vert.npy"]
-    boxes = files[f"{stem}_bbox.npy"]
+    files, _ = export_scanrefer(scene, label_set)
+    points = files.pop(f"{stem}_aligned_vert.npy")
+    boxes = files.pop(f"{stem}_aligned_bbox.npy")
     is_counted = np.isin(boxes[:, 6], [*box_classes(SCANNET20)])
     files[f"{stem}_vert.npy"] = points[:, :6]
     files[f"{stem}_bbox.npy"] = boxes[is_counted, :7]
@@ -55,64 +52,30 @@ def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
 def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make six arrays, also of a test scene, whose labels and only box are zeros."""
     stem = scene.meta.scene_id
-    return _make_files(scene, {stem: False, f"{stem}_aligned": True}), {}
-
-
-def _make_files(scene: ProcessedScene, frames: Mapping[str, bool]) -> dict[str, NDArray[Any]]:
-    """Make the labels, and the points and boxes in some frames.
-
-    Args:
-        scene: The scene.
-        frames: Whether each frame is the axis-aligned one, by the beginning of its files.
-    """
-    groups = scene.meta.groups
     # In the programs, later groups replace earlier ones, and descriptions name objects by these
     # numbers.
-    object_ids = number_objects(groups, uses_last_copies=True)
+    object_ids = number_objects(scene, uses_last_copies=True)
     objects = table_by_group(object_ids, none=-1)
     # The nyu40 id of a vertex is that of its group, and 0 without a group, also if the labels are
     # from `labels.ply`. The programs take the points without an object for one more object: if the
     # first of them had a class with boxes, all of them would get votes.
-    nyu40_ids = table_by_group(raw_ids_of_groups(groups, SCANNET20), none=0)
-    chosen = choose_vertices(scene, _MAX_POINTS)
+    nyu40_ids = table_by_group(raw_ids_of_groups(scene.meta.groups, SCANNET20), none=0)
+    # The points are the vertices with the smallest numbers, which depend only on the scene id. The
+    # raw output of a bit generator is the same in all versions of NumPy.
+    numbers = np.random.PCG64([0, *stem.encode()]).random_raw(len(scene.points))
+    chosen = np.sort(np.argsort(numbers)[:_MAX_POINTS])
     instances = scene.instances[chosen]
-    stem = scene.meta.scene_id
-    files: dict[str, NDArray[Any]] = {
+    files: dict[str, Any] = {
         f"{stem}_sem_label.npy": nyu40_ids.take(instances).astype(np.uint32),
         f"{stem}_ins_label.npy": (objects.take(instances) + 1).astype(np.uint32),
     }
-    for prefix, is_aligned in frames.items():
+    for prefix, is_aligned in ((stem, False), (f"{stem}_aligned", True)):
         moved = in_frame(scene, is_aligned=is_aligned)
-        columns: list[NDArray[Any]] = [moved.points, moved.colors, moved.normals]
-        chosen_rows = [column[chosen] for column in columns]
-        files[f"{prefix}_vert.npy"] = np.hstack(chosen_rows, dtype=np.float32)
+        columns: list[Any] = [moved.points, moved.colors, moved.normals]
+        files[f"{prefix}_vert.npy"] = np.hstack(columns, dtype=np.float32)[chosen]
         # Boxes are computed in float32, as in the programs.
-        axes = np.ascontiguousarray(moved.points.T)
-        boxes = find_boxes(scene, axes, SCANNET20, _CLASSES, object_ids)
+        boxes = find_boxes(scene, moved.points, SCANNET20, _CLASSES, object_ids)
         if scene.meta.split is Split.TEST:
             boxes = [[0] * 8]
         files[f"{prefix}_bbox.npy"] = np.array(boxes, np.float64).reshape(-1, 8)
-    return files
-
-
-def choose_vertices(scene: ProcessedScene, count: int) -> NDArray[np.intp]:
-    """Choose the vertices of a scene that become its points.
-
-    The choice depends only on the scene id and the number of vertices. It uses the raw output of a
-    bit generator, which is the same in all versions of NumPy.
-
-    Args:
-        scene: The scene.
-        count: Largest number of points.
-
-    Returns:
-        intp (N,), ascending.
-    """
-    vertex_count = len(scene.points)
-    if count >= vertex_count:
-        return np.arange(vertex_count)
-    # One random number of 64 bits per vertex, (V,). The vertices with the smallest are chosen.
-    generator = np.random.PCG64([0, *scene.meta.scene_id.encode()])
-    numbers = generator.random_raw(vertex_count)
-    largest_chosen = np.partition(numbers, count - 1)[count - 1]
-    return np.flatnonzero(numbers <= largest_chosen)
+    return files, {}

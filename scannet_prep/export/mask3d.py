@@ -15,26 +15,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.export.arrays import (
-    Records,
-    SceneFiles,
-    encode_lines,
-    vertex_raw_ids,
-)
-from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
+from scannet_prep.export.arrays import Records, SceneFiles, encode_instances, vertex_raw_ids
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
-# The ground truth is raw id * 1000 + group + 1. A larger group would reach the next raw id.
-_MAX_GROUP_ID = 998
 # Moments of the colours of the train split: the default of Mask3D (datasets/semseg.py,
 # color_mean_std).
 _DEFAULT_MOMENTS = {
@@ -48,9 +40,6 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
 
     Raw labels are nyu40 ids, or ScanNet ids for ScanNet200. The text has raw id * 1000 + group + 1
     of each vertex, 0 for no group.
-
-    Raises:
-        ScanNetPrepError: A group has too large a number.
     """
     meta = scene.meta
     scene_id = meta.scene_id
@@ -74,17 +63,9 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     columns: list[Any] = [scene.points, scene.colors, scene.normals, scene.segments]
     files: dict[str, Any] = {}
     if meta.split is not Split.TEST:
-        raw_ids = raw_ids_of_groups(meta.groups, label_set)
-        if max(raw_ids, default=0) > _MAX_GROUP_ID:
-            raise ScanNetPrepError(
-                f"{scene_id} has a group {max(raw_ids)}, "
-                f"but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
-            )
-        values = {}
-        for group_id, raw_id in raw_ids.items():
-            values[group_id] = raw_id * 1000 + group_id + 1
+        numbers = {group.id: group.id + 1 for group in meta.groups}
         truth_name = f"instance_gt/{mode}/{scene_id}.txt"
-        files[truth_name] = encode_lines(scene.instances, table_by_group(values, none=0))
+        files[truth_name] = encode_instances(scene, label_set, numbers)
         columns += [vertex_raw_ids(scene, label_set), scene.instances]
         # Exact, because the sums are of integers.
         colors = scene.colors.astype(np.int64)
@@ -141,10 +122,8 @@ def _join_moments(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]
     """Compute mean and standard deviation over scenes, all with the same weight."""
     moments: dict[str, list[float]] = {"mean": [], "std": []}
     for channel in range(3):
-        mean, mean_square = (
-            math.fsum(entry[name][channel] for entry in entries) / len(entries)
-            for name in ("color_mean", "color_std")
-        )
+        mean = fmean(entry["color_mean"][channel] for entry in entries)
+        mean_square = fmean(entry["color_std"][channel] for entry in entries)
         moments["mean"].append(mean)
         moments["std"].append(math.sqrt(max(0.0, mean_square - mean**2)))
     return moments

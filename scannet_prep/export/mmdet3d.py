@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ from scannet_prep.export.arrays import (
     SceneFiles,
     box_classes,
     find_boxes,
+    move,
     number_objects,
     vertex_raw_ids,
 )
-from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.groups import table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
@@ -44,25 +45,22 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     files: dict[str, Any] = {f"points/{name}": points}
     if scene.meta.split is Split.TEST:
         return files, {}
-    object_ids = number_objects(scene.meta.groups)
+    object_ids = number_objects(scene)
     raw_ids = vertex_raw_ids(scene, label_set)
     files[f"instance_mask/{name}"] = table_by_group(object_ids, none=-1).take(scene.instances) + 1
     files[f"semantic_mask/{name}"] = raw_ids
     # Boxes are always in the axis-aligned frame.
     matrix = np.eye(4) if scene.meta.options.align_axis else scene.axis_alignment
-    columns = move_columns(np.ascontiguousarray(scene.points.T, np.float64), matrix[:3])
+    aligned = move(scene.points, matrix[:3])
     classes = list(box_classes(label_set))
-    boxes = []
-    for *box, raw_id, _ in find_boxes(scene, columns, label_set, classes, object_ids):
-        boxes.append((classes.index(raw_id), box))
-    # Vertices by class. The first count is that of unlabeled vertices, and is dropped.
+    boxes = find_boxes(scene, aligned, label_set, classes, object_ids)
+    # The first count is that of unlabeled vertices.
     labels = label_set.labels_from_raw_ids(raw_ids)
     counts = np.bincount(labels, minlength=len(label_set) + 1)
     return files, {
         "axis_align_matrix": matrix.tolist(),
-        "boxes": boxes,
-        "vertices": len(labels),
-        "counts": counts[1:].tolist(),
+        "boxes": [(classes.index(raw_id), box) for *box, raw_id, _ in boxes],
+        "counts": counts.tolist(),
     }
 
 
@@ -89,33 +87,30 @@ def share_mmdet3d(
     for split, scenes in records.items():
         if not scenes:
             continue
-        infos = []
-        for scene_id, record in scenes.items():
-            infos.append(_make_info(scene_id, record, has_segments=has_segments))
+        infos = [
+            _make_info(scene_id, record, has_segments=has_segments)
+            for scene_id, record in scenes.items()
+        ]
         content = {"metainfo": metainfo, "data_list": infos}
         files[f"{prefix}_infos_{split}.pkl"] = pickle.dumps(content, _PICKLE_PROTOCOL)
         if split is not Split.TEST and label_set == SCANNET20:
-            start = f"seg_info/{split}"
+            # Vertices by scene and class, the first of which is unlabeled.
+            counts = np.array([record["counts"] for record in scenes.values()])
             # The number of each scene, repeated in proportion to its vertices.
-            vertices = np.array([record["vertices"] for record in scenes.values()])
-            total = vertices.sum()
-            samples = vertices / total * (total // _POINTS_PER_SAMPLE)
-            repeated = np.repeat(
-                np.arange(len(samples), dtype=np.int32), np.rint(samples).astype(int)
-            )
-            files[f"{start}_resampled_scene_idxs.npy"] = repeated
+            total = counts.sum()
+            samples = counts.sum(axis=1) / total * (total // _POINTS_PER_SAMPLE)
+            numbers = np.arange(len(samples), dtype=np.int32)
+            repeated = np.repeat(numbers, np.rint(samples).astype(int))
             # The weight of each class, as mmdetection3d computes it.
-            counts = [record["counts"] for record in scenes.values()]
-            totals = np.sum(counts, axis=0).astype(np.float32)
+            totals = counts[:, 1:].sum(axis=0).astype(np.float32)
             shares = totals / max(totals.sum(), np.float32(1))
             weights = 1 / np.log(np.float32(1.2) + shares)
-            files[f"{start}_label_weight.npy"] = weights
+            files[f"seg_info/{split}_resampled_scene_idxs.npy"] = repeated
+            files[f"seg_info/{split}_label_weight.npy"] = weights
     return files
 
 
-def share_oneformer3d(records: Records, label_set: LabelSet) -> Mapping[str, Any]:
-    """Make the same, with the paths of the segments."""
-    return share_mmdet3d(records, label_set, has_segments=True)
+share_oneformer3d = partial(share_mmdet3d, has_segments=True)
 
 
 def _make_info(scene_id: str, record: Mapping[str, Any], *, has_segments: bool) -> dict[str, Any]:

@@ -13,16 +13,10 @@ frame of the scan for 20 classes, and axis-aligned for 200, as in the README of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from scannet_prep.export.arrays import (
-    Records,
-    SceneFiles,
-    encode_lines,
-)
+from scannet_prep.export.arrays import Records, SceneFiles, encode_lines
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
 from scannet_prep.release.label_sets import SCANNET200, LabelSet
@@ -41,13 +35,15 @@ def export_octformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     if scene.normals.dtype == np.float16 and label_set == scene.meta.options.label_set:
         content = encode_processed(scene)
     else:
-        arrays: dict[str, NDArray[Any]] = {
-            "points": scene.points,
-            "normals": scene.normals.astype(np.float16),
-            "colors": scene.colors,
-            "labels": labels,
-        }
-        content = encode_npz(arrays, deflated=frozenset({"labels"}))
+        content = encode_npz(
+            {
+                "points": scene.points,
+                "normals": scene.normals.astype(np.float16),
+                "colors": scene.colors,
+                "labels": labels,
+            },
+            deflated=frozenset({"labels"}),
+        )
     if scene.meta.split is Split.TEST:
         return {f"test/{scene_id}.npz": content}, {}
     if label_set == SCANNET200:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer
-from scannet_prep.export.arrays import SceneFiles, encode_bytes
+from scannet_prep.export.arrays import SceneFiles
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import LabelSet
 
@@ -29,9 +29,6 @@ property uchar blue
 """
 _LABEL_HEADER = "property ushort label\n"
 _FACE_HEADER = "element face {faces}\nproperty list uchar int vertex_indices\n"
-_VERTEX = [("position", "<f4", 3), ("color", "u1", 3)]
-_LABEL = [("label", "<u2")]
-_FACE = [("count", "u1"), ("vertices", "<i4", 3)]
 
 
 def export_ply(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
@@ -63,17 +60,13 @@ def encode_ply(
         labels: (V,), up to 65,535, for the property `label`; None for no such property.
     """
     header = _HEADER.format(comment=comment, vertices=len(points))
-    vertices = np.empty(len(points), _VERTEX if labels is None else _VERTEX + _LABEL)
-    vertices["position"] = points
-    vertices["color"] = colors
+    vertices = [np.ascontiguousarray(points).view(np.uint8), colors]
     if labels is not None:
         header += _LABEL_HEADER
-        vertices["label"] = labels
-    body = [encode_bytes(vertices)]
+        vertices.append(labels.astype("<u2")[:, np.newaxis].view(np.uint8))
+    body: list[Buffer] = [np.hstack(vertices).tobytes()]
     if faces is not None:
         header += _FACE_HEADER.format(faces=len(faces))
-        triangles = np.empty(len(faces), _FACE)
-        triangles["count"] = 3
-        triangles["vertices"] = faces
-        body.append(encode_bytes(triangles))
+        counts = np.full((len(faces), 1), 3, np.uint8)
+        body.append(np.hstack([counts, np.ascontiguousarray(faces).view(np.uint8)]).tobytes())
     return [f"{header}end_header\n".encode(), *body]

@@ -28,10 +28,10 @@ from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import Count, Crc32, make_decoder, parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import MissingFileError, ScanNetPrepError, UsageError
-from scannet_prep.export import EXPORT_NAME, FORMATS, find_function
+from scannet_prep.export import EXPORT_NAME, FORMATS, SEGMENTS, find_function
 from scannet_prep.export.arrays import encode_file, in_frame
 from scannet_prep.processed.manifest import SceneIdText, write_manifest
-from scannet_prep.release.label_sets import SCANNET20, LabelSet
+from scannet_prep.release.label_sets import SCANNET20, LabelSet, parse_label_set
 from scannet_prep.release.scenes import Split
 from scannet_prep.source.place import ProcessedScenes, open_processed
 from scannet_prep.stages.scene_run import RunPlan, Stage, run
@@ -39,12 +39,6 @@ from scannet_prep.stages.selection import Selection
 
 __all__ = ["plan", "run"]
 
-# Why test scenes lack what a format needs.
-_REASONS = {
-    "annotation": "test scenes have no annotation",
-    "segments": "the release has no segments of test scenes; process the scenes with "
-    "--compute-segments",
-}
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_SCENES = "info lists the scenes that are there"
 _HINT_DAMAGED = "remove the folder of the export, then run the same command again"
@@ -124,7 +118,7 @@ def plan(
     out_dir: Path,
     format_name: str,
     *,
-    label_set: LabelSet | None = None,
+    label_set: LabelSet | str | None = None,
     is_aligned: bool | None = None,
     selection: Selection | None = None,
     is_forced: bool = False,
@@ -135,7 +129,8 @@ def plan(
         place: A processed folder, or the path or address of an archive.
         out_dir: The folder of the export: new, empty, or an export made in the same way.
         format_name: One of `FORMATS`.
-        label_set: The label set, if the format has only one; by default that of the scenes.
+        label_set: The label set, or its name, if the format has only one; by default that of the
+            scenes.
         is_aligned: Whether points are in the axis-aligned frame; by default that of the program,
             or of the scenes if it takes any.
         selection: The scenes to export; all by default.
@@ -154,29 +149,37 @@ def plan(
         if value is not None and name not in export_format.choices:
             raise UsageError(f"the format {format_name} has no choice of a {name}", "leave it out")
     before = _read_manifest(out_dir)
-
     opened = open_processed(place)
     stored = opened.options
-    if label_set is None:
-        label_set = stored.label_set if "label set" in export_format.choices else SCANNET20
+    default = stored.label_set if "label set" in export_format.choices else SCANNET20
+    label_set = parse_label_set(label_set or default)
     if is_aligned is None:
         aligned_with = export_format.aligned_with
-        is_aligned = stored.align_axis if aligned_with is None else label_set.name in aligned_with
+        is_aligned = stored.align_axis if aligned_with is None else label_set.name == aligned_with
     words = {"label set": label_set.name, "frame": "axis-aligned" if is_aligned else "of the scan"}
     about = [f"{name}: {words[name]}" for name in export_format.choices]
     options = ", ".join([f"format: {format_name}", *about, f"processed with: {stored.flags}"])
-    _check_folder(out_dir, before.options, options)
-
-    selected, notes = _select(opened, export_format.needs, selection or Selection())
+    if before.options not in {"", options}:
+        problem = f"holds an export with other options ({before.options}); this run has {options}"
+        raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER)
+    selection = selection or Selection()
+    selected, notes = _select(opened, export_format.needs, selection)
     tasks = []
     kept = []
     for scene_id in selected:
-        crc32 = opened.entries[scene_id].crc32
-        reason = _find_reason(out_dir, before.scenes.get(scene_id), crc32)
-        if reason or is_forced:
-            tasks.append(ExportTask(scene_id, opened.file_path(scene_id), reason or "--force"))
+        entry = before.scenes.get(scene_id)
+        if entry is None:
+            reason = "not made yet"
+        elif entry.source_crc32 != opened.entries[scene_id].crc32:
+            reason = "processed again"
+        elif not have_sizes(out_dir, entry.sizes):
+            reason = "its files were changed"
+        elif is_forced:
+            reason = "--force"
         else:
             kept.append(scene_id)
+            continue
+        tasks.append(ExportTask(scene_id, opened.file_path(scene_id), reason))
     return RunPlan(
         stage=_STAGE,
         source=opened.name,
@@ -187,43 +190,31 @@ def plan(
         head=ExportManifest(options),
         tasks=tuple(tasks),
         kept=tuple(kept),
-        notes=tuple(Finding(message=note, severity="note") for note in notes),
-        has_all=selection is None or selection.has_all,
+        notes=tuple(notes),
+        has_all=selection.has_all,
     )
 
 
 def _read_manifest(out_dir: Path) -> ExportManifest:
-    """Read the manifest of an export; an empty one if the folder has none.
+    """Read the manifest of an export; an empty one if the folder is empty.
 
     Raises:
         FileError: It cannot be read, is damaged, or was written by another program.
+        UsageError: The folder holds something else.
     """
     path = out_dir / EXPORT_NAME
     try:
         return parse_record(read_file(path), path, _DECODER, _HINT_DAMAGED)
     except MissingFileError:
-        return ExportManifest()
-
-
-def _check_folder(out_dir: Path, before: str, options: str) -> None:
-    """Check that a folder is empty, or an export with the same options.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    problem = f"holds an export with other options ({before}); this run has {options}"
-    if not before:
-        names = sorted(path.name for path in out_dir.glob("[!.]*"))
-        if not names:
-            return
-        problem = f"holds {names[0]}, and was not made by scannet-prep export"
-    if before != options:
-        raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER)
+        for found in sorted(out_dir.glob("[!.]*")):
+            problem = f"holds {found.name}, and was not made by scannet-prep export"
+            raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER) from None
+    return ExportManifest()
 
 
 def _select(
     place: ProcessedScenes, needs: str, selection: Selection
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[Finding]]:
     """Select the scenes to export; the limit applies after test scenes are left out.
 
     Returns:
@@ -238,23 +229,14 @@ def _select(
     if place.failures:
         failed = list_some([*place.failures])
         notes.append(f"left out, because they failed in processing: {failed}")
-    if needs == "annotation" or (needs == "segments" and not place.options.compute_segments):
+    if needs and not (needs == SEGMENTS and place.options.compute_segments):
         left = [scene_id for scene_id in selected if place.splits[scene_id] != Split.TEST]
         if len(left) < len(selected):
-            notes.append(f"left out: {_REASONS[needs]}")
+            notes.append(f"left out: test scenes have no {needs}")
         selected = left
     if not selected:
         raise UsageError(f"{place.name}: nothing to export: {'; '.join(notes) or 'has no scenes'}")
-    return selected[: selection.limit], notes
-
-
-def _find_reason(out_dir: Path, entry: ExportEntry | None, crc32: str) -> str:
-    """Find the reason why a scene has to be made; empty if its files can stay."""
-    if entry is None:
-        return "not made yet"
-    if entry.source_crc32 != crc32:
-        return "processed again"
-    return "" if have_sizes(out_dir, entry.sizes) else "its files were changed"
+    return selected[: selection.limit], [Finding(message=note, severity="note") for note in notes]
 
 
 def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Path], ExportEntry]:
@@ -271,7 +253,7 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
     processed = context.place.entries[task.scene_id]
     export = find_function("export", context.format_name)
     scene = in_frame(context.place.read(task.scene_id), is_aligned=context.is_aligned)
-    if FORMATS[context.format_name].needs == "segments" and scene.segments is None:
+    if FORMATS[context.format_name].needs == SEGMENTS and scene.segments is None:
         problem = f"{task.scene_id} has no segments, which this format needs"
         raise ScanNetPrepError(problem, _HINT_SEGMENTS)
     files, record = export(scene, context.label_set)
@@ -287,21 +269,18 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
 
 def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
     """Write the files that concern all scenes, and remove those that are of no scene any more."""
-    for name in _list_files(plan.before) - _list_files(manifest):
-        with suppress(OSError):  # what the manifest does not list does not count
-            (plan.out_dir / name).unlink()
+    outdated = {name for entry in plan.before.scenes.values() for name in entry.sizes}
     records: dict[Split, dict[str, Mapping[str, Any]]] = {split: {} for split in Split}
     for scene_id, entry in sorted(manifest.scenes.items()):
+        outdated -= entry.sizes.keys()
         records[entry.split][scene_id] = entry.record
+    for name in outdated:
+        with suppress(OSError):  # what the manifest does not list does not count
+            (plan.out_dir / name).unlink()
     share = find_function("share", plan.context.format_name)
-    if share is not None:
-        for name, data in share(records, plan.context.label_set).items():
-            write_if_changed(plan.out_dir / name, b"".join(encode_file(name, data)))
+    for name, data in share(records, plan.context.label_set).items():
+        write_if_changed(plan.out_dir / name, b"".join(encode_file(name, data)))
     return []
-
-
-def _list_files(manifest: ExportManifest) -> set[str]:
-    return {name for entry in manifest.scenes.values() for name in entry.sizes}
 
 
 _STAGE = Stage(

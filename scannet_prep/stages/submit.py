@@ -118,7 +118,7 @@ def run(
                 if task == "semantic":
                     # The last entry is for -1.
                     raw_ids = np.array([*label_set.ids, 0])
-                    files = {f"{scene_id}.txt": encode_lines(raw_ids[prediction])}
+                    files = {f"{scene_id}.txt": encode_lines(prediction, raw_ids)}
                     left_out["unlabeled"] += int(np.count_nonzero(prediction < 0))
                 else:
                     files = _encode_instances(prediction, scene_id, label_set, min_score, left_out)
@@ -201,6 +201,6 @@ def _encode_instances(
             left_out["score"] += 1
         else:
             name = f"pred_mask/{scene_id}_{len(files):03d}.txt"
-            files[name] = encode_lines(mask.astype(np.uint8))
+            files[name] = np.where(mask, b"1\n", b"0\n").tobytes()
             lines += f"{name} {label_set.ids[label]} {score}\n"
     return files | {f"{scene_id}.txt": lines.encode()}
