@@ -433,6 +433,10 @@ def test_pointcept_preset_has_the_chances_and_sizes_of_pointcept():
     ("make", "message"),
     [
         (lambda: CropPoints(0), "max_points is 0"),
+        (lambda: Drop(20), "share is 20, expected a number from 0 to 1"),
+        (lambda: Flip(50), "probability is 50"),
+        (lambda: Sometimes(Flip(), -0.1), "p is -0.1"),
+        (lambda: Mix3D(collate, 80), "mix_prob is 80"),
         (lambda: CropPoints(9, (3,)), "no label_set"),
         (lambda: CropPoints(9, (3, 150), SCANNET20), "150, which is not a train id of ScanNet20"),
         (lambda: CropPoints(9, ("sofa",), SCANNET20), "'sofa', which is not a train id"),

@@ -11,7 +11,7 @@ import numpy as np
 
 from scannet_prep.errors import UsageError
 from scannet_prep.transforms.draft import AnySample, Columns, vertex_keys
-from scannet_prep.transforms.steps import Step
+from scannet_prep.transforms.steps import Step, check_share
 
 # Arrays of ids that are unique within a scene only.
 _ID_KEYS = ("instances", "segments")
@@ -38,12 +38,19 @@ class Mix3D:
             `GridSample` here, because points of two mixed scenes may share a voxel. Pointcept
             leaves such points in the batch.
         seed: Seed of the random numbers.
+
+    Raises:
+        UsageError: The probability is not in 0..1.
     """
 
     collate: Callable[[Sequence[AnySample]], Any]
     mix_prob: float = 0.8
     step: Step | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the probability."""
+        check_share("Mix3D: mix_prob", self.mix_prob)
 
     def __call__(self, samples: Sequence[AnySample]) -> Any:  # noqa: ANN401 - what collate returns
         """Mix the samples, apply the step, and collate."""

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scannet_prep.errors import UsageError
 from scannet_prep.transforms.draft import Columns, Draft
 from scannet_prep.transforms.noise import draw_normal, interpolate_noise
-from scannet_prep.transforms.steps import Moving
+from scannet_prep.transforms.steps import Moving, check_share
 
 NoiseParameters: TypeAlias = tuple[float, float]
 Triple: TypeAlias = tuple[float, float, float]
@@ -92,9 +92,16 @@ class Flip(Moving):
 
     Attributes:
         probability: Probability of each of the two reflections, 0..1.
+
+    Raises:
+        UsageError: It is not in 0..1.
     """
 
     probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the probability."""
+        check_share("Flip: probability", self.probability)
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `normals`."""

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.transforms.draft import Bools, Columns, Draft, Ints, as_floats
-from scannet_prep.transforms.steps import Selecting
+from scannet_prep.transforms.steps import Selecting, check_share
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,16 @@ class Drop(Selecting):
 
     Attributes:
         share: Share of the vertices to drop, 0..1. Their number is rounded.
+
+    Raises:
+        UsageError: It is not in 0..1.
     """
 
     share: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Check the share."""
+        check_share("Drop: share", self.share)
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Drop vertices."""

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from numpy.random import Generator
 
+from scannet_prep.errors import UsageError
 from scannet_prep.transforms.draft import AnySample, Draft
 
 # A function of a sample, which is a dict or the TypedDict of the dataset, and a generator.
@@ -102,10 +103,17 @@ class Sometimes(Transform):
     Attributes:
         step: Any transform.
         p: Probability that the step is applied, 0..1.
+
+    Raises:
+        UsageError: It is not in 0..1.
     """
 
     step: Step
     p: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the probability."""
+        check_share("Sometimes: p", self.p)
 
     def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401
         """Apply the step with probability `p`."""
@@ -113,6 +121,16 @@ class Sometimes(Transform):
             return _apply(self.step, state, generator)
         # Remove the keys that the step would have removed.
         return self._draft(state)
+
+
+def check_share(name: str, value: float) -> None:
+    """Check that a probability or a share is not, for example, a percentage.
+
+    Raises:
+        UsageError: It is not in 0..1.
+    """
+    if not 0 <= value <= 1:
+        raise UsageError(f"{name} is {value}, expected a number from 0 to 1")
 
 
 def _apply(step: Step, state: Any, generator: Generator) -> Any:  # noqa: ANN401
