@@ -22,13 +22,13 @@ def make_decoder(kind: type[Value]) -> msgspec.json.Decoder[Value]:
     """Make a decoder for a declared type, usually a dataclass.
 
     Types are strict: no bool or text for a number, no number beyond its range, nothing missing.
-    Classes that derive from `str`, such as `SceneId`, check the text themselves. Unknown keys are
-    ignored.
+    Classes that derive from `str`, such as `SceneId`, check the text themselves. Arrays become
+    float32. Unknown keys are ignored.
 
     Call this when a module is imported. msgspec analyses a type when it is first used, and two
     threads that do this at the same time crash.
     """
-    return msgspec.json.Decoder(kind, dec_hook=_from_text)
+    return msgspec.json.Decoder(kind, dec_hook=_from_plain)
 
 
 def parse_json(
@@ -68,23 +68,29 @@ def parse_record(
 
 def encode_json(value: object) -> bytes:
     """Encode a value as one line of JSON, a dataclass as an object with its fields in order."""
-    return msgspec.json.encode(value, enc_hook=_to_text)
+    return msgspec.json.encode(value, enc_hook=_to_plain)
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - dict, list, str, int, float, bool or None
     """Turn dataclasses, paths and enumerations into values that the module `json` can write."""
-    return msgspec.to_builtins(value, enc_hook=_to_text, str_keys=True)
+    return msgspec.to_builtins(value, enc_hook=_to_plain, str_keys=True)
 
 
-def _to_text(value: object) -> str:
+def _to_plain(value: object) -> object:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, PurePath):
         return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
     raise TypeError(f"{type(value).__name__} is not a value for JSON")
 
 
-def _from_text(kind: type, value: object) -> object:
+def _from_plain(kind: Any, value: object) -> object:  # noqa: ANN401 - a class, or `NDArray[...]`
+    if hasattr(kind, "__args__"):
+        import numpy as np
+
+        return np.array(value, np.float32)
     if not isinstance(value, str):
         raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004 - msgspec translates it
     return kind(value)

@@ -32,9 +32,9 @@ from scannet_prep.base.images import (
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError
 from scannet_prep.frames.labels import make_label_image, make_label_table
-from scannet_prep.frames.layouts import LAYOUTS, FrameContent
-from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
-from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord
+from scannet_prep.frames.layouts import LAYOUTS
+from scannet_prep.frames.options import SOURCE_KINDS, STREAM, FrameOptions
+from scannet_prep.frames.record import RECORD_NAME, FramesRecord
 from scannet_prep.frames.scene_files import SCENE_CONTENTS
 from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
@@ -97,16 +97,15 @@ def extract_scene(
         if layout.aligns_depth:
             depth_camera = color_camera
         # What is written of a frame: the bytes of a file, or a value to encode.
-        makers: dict[FrameContent, Callable[[Frame], Any]] = {
+        makers: dict[str, Callable[[Frame], Any]] = {
             "color": partial(_make_color, layout.of_frame["color"], color_camera),
             "depth": partial(_make_depth, depth_camera, is_aligned=layout.aligns_depth),
             "pose": partial(_make_pose, layout.of_frame.get("pose", ""), depth_camera),
         }
-        for content, kind in LABEL_KINDS.items():
+        for content, ids in (("labels", options.label_set), ("instances", "raw")):
             if content in contents:
-                path = scene.path(kind)
+                path = scene.path(SOURCE_KINDS[content])
                 archive = stack.enter_context(open_zip(path))
-                ids = options.label_set if content == "labels" else "raw"
                 table = make_label_table(ids, label_map)
                 makers[content] = partial(
                     make_label_image, archive, path, stored.size, color_camera.size, table
@@ -128,8 +127,8 @@ def extract_scene(
         frames=numbers,
         lost=lost,
         without_depth=tuple(without_depth),
-        color_camera=CameraRecord.from_camera(color_camera),
-        depth_camera=CameraRecord.from_camera(depth_camera),
+        color_camera=color_camera,
+        depth_camera=depth_camera,
         sensor=stream.sensor_name,
         poses=stream.poses[list(numbers)].tobytes(),
         files=files,

@@ -22,17 +22,9 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.frames.layouts import FrameContent
-from scannet_prep.frames.record import (
-    RECORD_NAME,
-    FramesRecord,
-    find_records,
-    parse_record,
-    read_record,
-)
+from scannet_prep.frames.record import RECORD_NAME, find_records, parse
 from scannet_prep.raw.sensor_stream import find_tracked
 
-# A raw image of 1296 x 968 has 3.8 MB.
-_MAX_IMAGE_BYTES = 1 << 26
 _HINT_EXTRACT = "test scenes have no 2D labels; extract other content with --with"
 _HINT_VERIFY = "verify checks all files"
 
@@ -56,22 +48,20 @@ class FrameFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = path
         self._archive: Archive | None = None
-        self._record_paths: dict[str, Path] = {}
-        self.scene_ids: tuple[str, ...] = ()
         if "://" in str(path) or Path(path).is_file():
             self._archive = open_archive(path)
             index = self._archive.index
-            if index.kind == "frames":
-                self.scene_ids = tuple(scene.scene_id for scene in index.scenes)
+            names = [scene.scene_id for scene in index.scenes if index.kind == "frames"]
+            self._folders = {name: Path(self._archive.name, name) for name in names}
         else:
-            self._record_paths = find_records(Path(path))
-            self.scene_ids = tuple(self._record_paths)
-        if not self.scene_ids:
+            self._folders = {name: file.parent for name, file in find_records(Path(path)).items()}
+        if not self._folders:
             raise MissingFileError(
                 self.path,
                 "holds no extracted frames: expected scene*/frames.json",
                 "extract them: scannet-prep frames",
             )
+        self.scene_ids = tuple(self._folders)
 
     def __len__(self) -> int:
         """Return the number of scenes."""
@@ -88,17 +78,12 @@ class FrameFolder:
             UnknownSceneError: The folder does not hold the scene.
             FileError: Its record is damaged.
         """
-        if scene_id not in self.scene_ids:
+        folder = self._folders.get(scene_id)
+        if folder is None:
             raise UnknownSceneError(
                 f"{self.path}: has no scene {scene_id}; it has {list_some(self.scene_ids)}"
             )
-        if self._archive is None:
-            record_path = self._record_paths[scene_id]
-            record = read_record(record_path)
-        else:
-            record_path = Path(self._archive.name, scene_id, RECORD_NAME)
-            record = parse_record(self._archive.read_file(scene_id, 0), record_path)
-        return SceneFrames(record_path.parent, record, self._archive)
+        return SceneFrames(folder, self._archive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +115,7 @@ class ExtractedFrame:
         Raises:
             UsageError: It was not extracted.
         """
-        record = self.scene.record
-        if content not in record.options.contents_of(record.split):
-            raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
-        return self.scene.path / record.options.name_of(content, self.number, self.position)
+        return self.scene.path / self._name_of(content)
 
     def read(self, content: FrameContent) -> NDArray[Any]:
         """Read an image.
@@ -148,44 +130,54 @@ class ExtractedFrame:
             UsageError: It was not extracted.
             FileError: The file is missing or damaged, or the layout stores depth in another way.
         """
-        path = self.find(content)
-        data = self.scene.read_file(path.relative_to(self.scene.path).as_posix())
+        name = self._name_of(content)
+        data = self.scene.read_file(name)
+        camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
         try:
-            if content == "color":
-                file_format = "PNG" if path.suffix == ".png" else "JPEG"
-                return decode_color(data, self.scene.color_camera.size, file_format)
-            camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
-            return decode_gray(data, camera.size)
+            if content != "color":
+                return decode_gray(data, camera.size)
+            return decode_color(data, camera.size, "PNG" if name.endswith(".png") else "JPEG")
         except ContentError as error:
-            raise FileError(path, error.message, _HINT_VERIFY) from None
+            raise FileError(self.scene.path / name, error.message, _HINT_VERIFY) from None
+
+    def _name_of(self, content: FrameContent) -> str:
+        record = self.scene.record
+        if content not in record.options.contents_of(record.split):
+            raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
+        return record.options.name_of(content, self.number, self.position)
 
 
 class SceneFrames(Sequence[ExtractedFrame]):
     """The extracted frames of one scene, a sequence.
 
     Args:
-        path: The folder of the scene.
-        record: Its record.
+        path: The folder of the scene; in an archive, a name for messages.
         archive: The archive that holds it; None if it is a folder.
 
     Attributes:
         path: As given.
-        record: As given.
         scene_id: The scene.
+        record: Its record.
         color_camera: The color camera, for images of the size that was written.
         depth_camera: The same for depth images.
         poses: The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
         is_tracked: Whether each frame has a usable pose, bool (N,). False only with `--keep-lost`.
+
+    Raises:
+        FileError: The record is missing or damaged.
     """
 
-    def __init__(self, path: Path, record: FramesRecord, archive: Archive | None = None) -> None:
+    def __init__(self, path: Path, archive: Archive | None = None) -> None:
         self.path = path
+        self.scene_id = path.name
         self._archive = archive
-        self.record = record
-        self.scene_id = record.scene_id
-        self.color_camera = record.color_camera.to_camera()
-        self.depth_camera = record.depth_camera.to_camera()
-        self.poses = record.read_poses()
+        # In the order of an archive.
+        self._names = [RECORD_NAME]
+        self.record = parse(self.read_file(RECORD_NAME), path / RECORD_NAME)
+        self._names += self.record.files
+        self.color_camera = self.record.color_camera
+        self.depth_camera = self.record.depth_camera
+        self.poses = self.record.read_poses()
         self.is_tracked = find_tracked(self.poses)
 
     def read_file(self, name: str) -> bytes:
@@ -198,10 +190,8 @@ class SceneFrames(Sequence[ExtractedFrame]):
             FileError: It is missing or damaged.
         """
         if self._archive is None:
-            return read_file(self.path / name, _MAX_IMAGE_BYTES)
-        # The record is the first file.
-        position = [*self.record.files].index(name) + 1
-        return bytes(self._archive.read_file(self.scene_id, position))
+            return read_file(self.path / name)
+        return bytes(self._archive.read_file(self.scene_id, self._names.index(name)))
 
     def __len__(self) -> int:
         """Return the number of frames."""

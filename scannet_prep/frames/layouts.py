@@ -35,7 +35,7 @@ class Layout:
     of_scene: Mapping[str, str]
     folder: str = "{scene}"
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    fixed: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     aligns_depth: bool = False
     shrinks_color: bool = False
 
@@ -47,8 +47,8 @@ _MATRICES = (
     "extrinsic_depth",
 )
 _MATRIX_FOLDER = {f"intrinsic/{name}.txt": name for name in _MATRICES}
-# The options that cannot be chosen where other files tell the numbers and cameras of all frames.
-_EXACT = ("first", "at_most", "size", "keeps_lost")
+# Where other files tell the numbers and cameras of all frames.
+_EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
     "official": Layout(
@@ -94,7 +94,7 @@ LAYOUTS = {
         },
         of_scene={"intrinsic.txt": "intrinsic_color", "depth_intrinsic.txt": "intrinsic_depth"},
         folder="posed_images/{scene}",
-        defaults={"every": 10, "keeps_lost": True},
+        defaults={"every": 10},
         fixed=_EXACT,
     ),
     # A model of COLMAP, as 3D Gaussian splatting reads it.
@@ -107,13 +107,13 @@ LAYOUTS = {
             "sparse/0/points3D.ply": "points",
         },
         defaults={"contents": ("color",)},
-        fixed=("keeps_lost",),
+        fixed={"keeps_lost": False},
         aligns_depth=True,
     ),
     "nerfstudio": Layout(
         of_frame={"color": "images/{number:06}.jpg", "depth": "depths/{number:06}.png"},
         of_scene={"transforms.json": "transforms", "points3D.ply": "points"},
-        fixed=("keeps_lost",),
+        fixed={"keeps_lost": False},
         aligns_depth=True,
     ),
     # The evaluation of poses of MonST3R, CUT3R and TTT3R.
@@ -123,8 +123,8 @@ LAYOUTS = {
             "depth": "depth_{first}/frame_{position:04}.png",
         },
         of_scene={"pose_{first}.txt": "poses"},
-        defaults={"every": 3, "first": 90, "keeps_lost": True},
-        fixed=("at_most", "keeps_lost"),
+        defaults={"every": 3, "first": 90},
+        fixed={"at_most": None, "keeps_lost": True},
     ),
     # The training of CUT3R, StreamVGGT and TTT3R. Each frame has a file with pose and intrinsics.
     "cut3r": Layout(
@@ -136,7 +136,7 @@ LAYOUTS = {
         of_scene={"new_scene_metadata.npz": "names"},
         folder="scans_{part}/{scene}",
         defaults={"every": 1},
-        fixed=("size", "keeps_lost"),
+        fixed={"size": None, "keeps_lost": False},
         shrinks_color=True,
     ),
     "openeqa": Layout(
@@ -157,8 +157,8 @@ LAYOUTS = {
         },
         of_scene={"sens/_info.txt": "stream_info"},
         folder="{scans}/{scene}",
-        defaults={"every": 1, "keeps_lost": True},
-        fixed=("at_most", "size", "keeps_lost"),
+        defaults={"every": 1},
+        fixed={"at_most": None, "size": None, "keeps_lost": True},
     ),
     "simplerecon": Layout(
         of_frame={
@@ -168,7 +168,6 @@ LAYOUTS = {
         },
         of_scene={**_MATRIX_FOLDER, "{scene}.txt": "scan_info"},
         folder="{scans}/{scene}",
-        defaults={"every": 1, "keeps_lost": True},
-        fixed=("every", *_EXACT),
+        fixed={"every": 1, **_EXACT},
     ),
 }

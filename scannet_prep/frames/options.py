@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,13 +18,10 @@ from scannet_prep.release.scenes import Split
 LabelIds: TypeAlias = Literal["raw", "nyu40", "scannet20", "scannet200"]
 
 STREAM = KINDS[".sens"]
-# The zip files of 2D labels that an extraction reads, by content; test scenes have none.
-LABEL_KINDS: dict[FrameContent, FileKind] = {
+# The files that other contents than those of the stream come from.
+SOURCE_KINDS = {
     "labels": KINDS["_2d-label-filt.zip"],
     "instances": KINDS["_2d-instance-filt.zip"],
-}
-# The other files that it reads, by the content of the layout that needs them.
-_SCENE_KINDS = {
     "colmap_points": MESH,
     "points": MESH,
     "scan_info": INFO,
@@ -75,7 +72,8 @@ class FrameOptions:
         """
         if layout not in LAYOUTS:
             raise UsageError(f"{layout!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
-        return cls(layout=layout, **{**LAYOUTS[layout].defaults, **options})
+        chosen = LAYOUTS[layout]
+        return cls(layout=layout, **{**chosen.fixed, **chosen.defaults, **options})
 
     def __post_init__(self) -> None:
         """Check the options, and sort the contents as the layout does."""
@@ -87,11 +85,10 @@ class FrameOptions:
         chosen = self.contents or ("color", "depth", "pose")
         contents = tuple(name for name in layout.of_frame if name in chosen)
         object.__setattr__(self, "contents", contents)
-        for option in fields(self):
-            value = getattr(self, option.name)
-            needed = layout.defaults.get(option.name, option.default)
-            if option.name in layout.fixed and value != needed:
-                problem = f"the layout {self.layout} needs {option.name}: {needed}, not {value}"
+        for name, needed in layout.fixed.items():
+            value = getattr(self, name)
+            if value != needed:
+                problem = f"the layout {self.layout} needs {name}: {needed}, not {value}"
                 raise UsageError(problem, "leave this option out, or choose another layout")
 
     @property
@@ -104,8 +101,9 @@ class FrameOptions:
 
     def contents_of(self, split: Split) -> tuple[FrameContent, ...]:
         """Return what is written of the scenes of a split: those of test have no 2D labels."""
-        without = LABEL_KINDS if split is Split.TEST else {}
-        return tuple(name for name in self.contents if name not in without)
+        return tuple(
+            name for name in self.contents if split in SOURCE_KINDS.get(name, STREAM).splits
+        )
 
     def folder_of(self, scene_id: str, split: Split) -> str:
         """Return the folder of a scene in the output folder."""
@@ -126,9 +124,9 @@ class FrameOptions:
 
     def find_sources(self, split: Split) -> list[FileKind]:
         """Return the kinds of the files that scenes of a split are extracted from."""
-        contents = {*self.contents_of(split), *LAYOUTS[self.layout].of_scene.values()}
-        others = (*LABEL_KINDS.items(), *_SCENE_KINDS.items())
-        return [STREAM, *(kind for content, kind in others if content in contents)]
+        contents = (*self.contents_of(split), *LAYOUTS[self.layout].of_scene.values())
+        kinds = [SOURCE_KINDS.get(content, STREAM) for content in contents]
+        return [*dict.fromkeys([STREAM, *kinds])]
 
     def select(
         self, is_tracked: NDArray[np.bool_], listed: Sequence[int] | None = None
@@ -151,16 +149,17 @@ class FrameOptions:
             # Programs that take every third frame round the number of frames down.
             numbers = numbers[: min(self.first, len(is_tracked) // self.every)]
         if listed is not None:
-            missing = {*listed}.difference(range(len(is_tracked)))
-            if missing:
-                problem = f"has no frame {min(missing)}, only {len(is_tracked):,} frames"
-                raise UsageError(problem, "correct the list of --frames")
             numbers = np.array(listed)
-        is_wanted = is_tracked[numbers] | self.keeps_lost
-        omitted = numbers[~is_wanted]
-        numbers = numbers[is_wanted]
+            missing = numbers[numbers >= len(is_tracked)]
+            if len(missing):
+                problem = f"has no frame {missing[0]}, only {len(is_tracked):,} frames"
+                raise UsageError(problem, "correct the list of --frames")
+        lost = numbers[~is_tracked[numbers]]
+        if not self.keeps_lost:
+            numbers = numbers[is_tracked[numbers]]
         if self.at_most is not None and self.at_most < len(numbers):
             # Evenly spaced.
             numbers = numbers[np.arange(self.at_most) * len(numbers) // self.at_most]
-        lost = [*omitted, *numbers[~is_tracked[numbers]]]
-        return tuple(numbers.tolist()), tuple(map(int, lost))
+        if self.keeps_lost:
+            lost = np.intersect1d(lost, numbers)
+        return tuple(numbers.tolist()), tuple(lost.tolist())

@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Buffer, Fingerprint, read_file
-from scannet_prep.base.json import Count, make_decoder, parse_json
-from scannet_prep.errors import ContentError, FileError
+from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.json import Count, encode_json, make_decoder, parse_record
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.scenes import SceneId, Split
@@ -23,32 +22,9 @@ _MAX_BYTES = 1 << 28
 _HINT = "remove the folder of this scene, then run the same scannet-prep frames command again"
 
 
-class CameraRecord(msgspec.Struct, frozen=True):
-    """A camera, for images as they were written.
-
-    Attributes:
-        size: Width and height.
-        intrinsic: 4 rows of 4 numbers; see `SensorCamera`.
-        extrinsic: The same.
-    """
-
-    size: tuple[Count, Count]
-    intrinsic: list[list[float]]
-    extrinsic: list[list[float]]
-
-    @classmethod
-    def from_camera(cls, camera: SensorCamera) -> CameraRecord:
-        """Record a camera."""
-        return cls(camera.size, camera.intrinsic.tolist(), camera.extrinsic.tolist())
-
-    def to_camera(self) -> SensorCamera:
-        """Return the camera."""
-        intrinsic = np.array(self.intrinsic, np.float32)
-        extrinsic = np.array(self.extrinsic, np.float32)
-        return SensorCamera(intrinsic, extrinsic, self.size)
-
-
-class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
+class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
+    msgspec.Struct, frozen=True, eq=False, tag_field="kind", tag=_FORMAT
+):
     """The frames of one scene.
 
     Attributes:
@@ -60,8 +36,8 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
         lost: The numbers of the frames without tracking: those that were omitted or, if the options
             keep them, those that were extracted.
         without_depth: The numbers of the extracted frames whose depth image is 0 everywhere.
-        color_camera: The color camera.
-        depth_camera: The depth camera.
+        color_camera: The color camera, for images as they were written.
+        depth_camera: The depth camera, likewise.
         sensor: The name of the sensor.
         poses: The poses of the extracted frames; see `read_poses`.
         files: The fingerprints of all files, by their path in the folder of the scene.
@@ -75,12 +51,16 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
     frames: tuple[Count, ...]
     lost: tuple[Count, ...]
     without_depth: tuple[Count, ...]
-    color_camera: CameraRecord
-    depth_camera: CameraRecord
+    color_camera: SensorCamera
+    depth_camera: SensorCamera
     sensor: str
     poses: bytes
     files: Mapping[str, Fingerprint]
     format_version: Literal[1] = 1
+
+    def __eq__(self, other: object) -> bool:
+        """Whether their files have the same content."""
+        return encode_json(self) == encode_json(other)
 
     def read_poses(self) -> NDArray[np.float32]:
         """Return the poses of the extracted frames, float32 (N, 4, 4), scan <- camera, metres."""
@@ -92,7 +72,7 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag=_FORMAT):
         return sum(fingerprint.size_bytes for fingerprint in self.files.values())
 
 
-_RECORD = make_decoder(FramesRecord)
+_DECODER = make_decoder(FramesRecord)
 
 
 def find_records(path: Path) -> dict[str, Path]:
@@ -111,10 +91,10 @@ def read_record(path: Path) -> FramesRecord:
     Raises:
         FileError: It cannot be read, or is damaged.
     """
-    return parse_record(read_file(path, _MAX_BYTES), path)
+    return parse(read_file(path, _MAX_BYTES), path)
 
 
-def parse_record(data: Buffer, path: Path) -> FramesRecord:
+def parse(data: bytes, path: Path) -> FramesRecord:
     """Parse the record of a scene.
 
     Args:
@@ -124,7 +104,4 @@ def parse_record(data: Buffer, path: Path) -> FramesRecord:
     Raises:
         FileError: It is damaged.
     """
-    try:
-        return parse_json(data, _RECORD)
-    except ContentError as error:
-        raise FileError(path, f"is damaged: {error.message}", _HINT) from None
+    return parse_record(data, path, _DECODER, _HINT)

@@ -144,7 +144,7 @@ def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
     """Encode the header of the stream of the frames, of which depth is in millimetres."""
     cameras = (record.color_camera, record.depth_camera)
     matrices = [matrix for camera in cameras for matrix in (camera.intrinsic, camera.extrinsic)]
-    texts = [" ".join(map(str, np.ravel(matrix))) for matrix in matrices]
+    texts = [" ".join(map(str, matrix.ravel().tolist())) for matrix in matrices]
     count = len(record.frames)
     return _STREAM_INFO.format(record=record, matrices=texts, count=count).encode()
 

@@ -80,15 +80,15 @@ class SensorCamera:
     """The color camera or the depth camera of a stream.
 
     Attributes:
+        size: Width and height of the images, in pixels.
         intrinsic: float32 (4, 4), in pixels of an image of `size`: fx 0 cx / 0 fy cy / 0 0 1. Whole
             numbers are the middles of pixels.
         extrinsic: float32 (4, 4), as stored. In most scans it is the identity for both cameras.
-        size: Width and height of the images, in pixels.
     """
 
+    size: tuple[int, int]
     intrinsic: NDArray[np.float32]
     extrinsic: NDArray[np.float32]
-    size: tuple[int, int]
 
     def resized(self, size: tuple[int, int]) -> SensorCamera:
         """Return the camera for images that were resized to another width and height.
@@ -104,7 +104,7 @@ class SensorCamera:
             scaling[axis, axis] = factor
             scaling[axis, 2] = 0.5 * factor - 0.5
         intrinsic = (scaling @ self.intrinsic).astype(np.float32)
-        return SensorCamera(intrinsic, self.extrinsic, size)
+        return SensorCamera(size, intrinsic, self.extrinsic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -429,4 +429,4 @@ def _make_camera(header: Any, name: str) -> SensorCamera:  # noqa: ANN401 - a st
     width, height = header[f"{name}_size"].tolist()
     intrinsic = np.array(header[f"{name}_intrinsic"], np.float32)
     extrinsic = np.array(header[f"{name}_extrinsic"], np.float32)
-    return SensorCamera(intrinsic, extrinsic, (width, height))
+    return SensorCamera((width, height), intrinsic, extrinsic)

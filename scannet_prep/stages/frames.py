@@ -8,8 +8,9 @@
 A folder has one set of options; every scene records them. A scene's folder gets its final name when
 it is complete.
 
-With an address, a worker fetches the stream of a scene first, into a hidden folder of streams. The
-run removes it when the frames are complete. Other streams are neither read nor removed:
+With an address, a worker fetches the stream of a scene first, into a hidden folder of streams,
+where each scene has a raw tree. The run removes it when the frames are complete. Other streams are
+neither read nor removed:
 
     .scannet-prep-streams/<scene>/scans/<scene>/<scene>.sens
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +46,7 @@ from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
-from scannet_prep.release.scenes import SceneId, Split, official_scenes, read_scene_list
+from scannet_prep.release.scenes import SceneId, official_splits, read_scene_list
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
@@ -102,11 +103,10 @@ def read_frame_list(path: Path) -> FrameList:
     frames: dict[str, set[int]] = {}
     for line in read_scene_list(path):
         name, *words = line.split()
-        try:
-            frames.setdefault(SceneId(name), set()).update(map(int, words))
-        except ValueError:
+        if not (SceneId.is_valid(name) and words and all(map(str.isdecimal, words))):
             problem = f"{line!r:.80} is not a scene and numbers of frames"
-            raise FileError(path, problem, "a line looks like: scene0707_00 15 30") from None
+            raise FileError(path, problem, "a line looks like: scene0707_00 15 30")
+        frames.setdefault(name, set()).update(map(int, words))
     return {name: sorted(numbers) for name, numbers in frames.items()}
 
 
@@ -141,55 +141,53 @@ def plan(
         UnknownSceneError: A named scene does not exist.
     """
     listed = listed or {}
-    selection = _add_listed(selection or Selection(), listed)
+    selection = selection or Selection()
+    if listed:
+        if selection.scene_ids is not None:
+            raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
+        selection = replace(selection, scene_ids=tuple(listed))
     if base_url:
         from scannet_prep.stages.download import check_terms
 
         check_terms(raw_dir)
-        stage = _FETCHING
-        source = public_url(base_url)
         listing = RawListing(_place_streams(out_dir), None, {}, ())
     else:
-        stage = _STAGE
-        source = str(raw_dir)
         listing = list_raw(raw_dir)
-    raw_scenes = listing.scenes
+    scenes = listing.scenes
+    label_map = label_map_at(listing.label_map)
     if os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
-    label_map = label_map_at(listing.label_map)
     before = _read_manifest(out_dir)
     chosen = _choose_options(options or {}, label_map, listed, out_dir, before)
 
     # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
     # a stream may have been removed to free the disk.
-    available = {}
-    for scene_id, scene in raw_scenes.items():
-        has_source = base_url or scene_id in before.scenes or STREAM in scene.files
-        if has_source or selection.scene_ids is not None:
-            available[scene_id] = scene.split
+    available = {
+        scene_id: scene.split
+        for scene_id, scene in scenes.items()
+        if STREAM in scene.files or scene_id in before.scenes or selection.scene_ids is not None
+    }
     previous = {name: record.split for name, record in before.scenes.items()}
     selected, failures = select_scenes(available, selection, raw_dir, previous)
     tasks = []
     kept = []
     for scene_id, split in selected:
-        task = SceneTask(raw_scenes[scene_id], split, out_dir / chosen.folder_of(scene_id, split))
+        task = SceneTask(scenes[scene_id], split, out_dir / chosen.folder_of(scene_id, split))
         reason = _find_reason(task, before.scenes.get(scene_id), chosen)
         if reason or is_forced:
             tasks.append(replace(task, reason=reason or "--force"))
         else:
             kept.append(scene_id)
-    if not tasks and not kept and not failures:
-        raise MissingFileError(
-            raw_dir, "no selected scene has a sensor stream (.sens)", _HINT_STREAMS
-        )
+    if not selected and not failures:
+        problem = "no selected scene has a sensor stream (.sens)"
+        raise MissingFileError(raw_dir, problem, _HINT_STREAMS)
     notes = [note for note in listing.findings if not note.is_error]
-    left_out = sorted(raw_scenes.keys() - available)
+    left_out = sorted(scenes.keys() - available)
     if left_out:
-        message = f"left out, because they have no .sens: {list_some(left_out)}"
-        notes.append(Finding(message=message, severity="note"))
+        notes.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
     return RunPlan(
-        stage=stage,
-        source=source,
+        stage=_STAGE,
+        source=public_url(base_url) if base_url else raw_dir,
         out_dir=out_dir,
         about=chosen.text,
         context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed, base_url),
@@ -203,28 +201,12 @@ def plan(
     )
 
 
-def _add_listed(selection: Selection, listed: FrameList) -> Selection:
-    """Select the scenes of a list, if there is one.
-
-    Raises:
-        UsageError: The selection names scenes, too.
-    """
-    if not listed:
-        return selection
-    if selection.scene_ids is not None:
-        raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
-    return replace(selection, scene_ids=tuple(listed))
-
-
 def _place_streams(out_dir: Path) -> dict[str, RawScene]:
     """Choose the places of streams that are fetched; each scene has a raw tree of its own."""
     scenes = {}
-    for split in Split:
-        for scene_id in map(str, official_scenes(split)):
-            raw_dir = out_dir / _STREAMS_NAME / scene_id
-            scenes[scene_id] = RawScene(
-                scene_id, raw_dir / SPLIT_DIRS[split] / scene_id, split=split
-            )
+    for scene_id, split in official_splits().items():
+        folder = out_dir / _STREAMS_NAME / scene_id / SPLIT_DIRS[split] / scene_id
+        scenes[scene_id] = RawScene(scene_id, folder, (STREAM,), split)
     return scenes
 
 
@@ -251,11 +233,12 @@ def _choose_options(
         chosen = replace(present.options, **options)
     else:
         chosen = FrameOptions.of_layout(**options)
-    chosen = replace(chosen, label_map="", listed="")
-    if "labels" in chosen.contents and chosen.label_set != "raw":
-        chosen = replace(chosen, label_map=label_map.digest)
-    if listed:
-        chosen = replace(chosen, listed=Fingerprint.from_bytes(encode_json(listed)).crc32)
+    is_converted = "labels" in chosen.contents and chosen.label_set != "raw"
+    chosen = replace(
+        chosen,
+        label_map=label_map.digest if is_converted else "",
+        listed=Fingerprint.from_bytes(encode_json(listed)).crc32 if listed else "",
+    )
     for scene_id, record in before.scenes.items():
         if record.options != chosen:
             problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
@@ -267,9 +250,8 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     """Find the reason why a scene has to be made; empty if its frames can stay."""
     if record is None:
         return "not made yet"
-    sizes = measure_sources(task.scene, task.split, options)
     # Sources may have been removed to free the disk.
-    if not sizes.items() <= record.sources.items():
+    if not measure_sources(task.scene, task.split, options).items() <= record.sources.items():
         return "its stream or labels were changed"
     return "" if _has_files(task, record) else "its files were changed"
 
@@ -285,44 +267,39 @@ def count(plan: RunPlan) -> RunPlan:
     selected = []
     failures = list(plan.failures)
     for task in plan.tasks:
-        listed = plan.context.listed.get(task.scene_id)
         try:
             with SensorStream(task.scene.path(STREAM)) as stream:
+                listed = plan.context.listed.get(task.scene_id)
                 selected.append(plan.context.options.select(stream.is_tracked, listed))
         except ScanNetPrepError as error:
             failures.append(Finding.from_error(error, task.source, task.scene_id))
-    notes = (*plan.notes, _describe(selected))
-    return replace(plan, notes=notes, failures=tuple(failures))
+    return replace(plan, notes=(*plan.notes, _describe(selected)), failures=tuple(failures))
 
 
-def _count_extracted(_: object, manifest: FramesManifest) -> list[Finding]:
-    records = manifest.scenes.values()
-    notes = [_describe([(record.frames, record.lost) for record in records])]
-    without_depth = sum(len(record.without_depth) for record in records)
-    if without_depth:
-        message = f"frames without any depth: {without_depth:,}, listed in frames.json"
-        notes.append(Finding(message=message, severity="note"))
-    return notes
-
-
-def _describe(selected: Collection[tuple[Sized, Sized]]) -> Finding:
+def _describe(selected: Collection[tuple[Sequence[int], Sequence[int]]]) -> Finding:
     """Count the frames of all scenes, and those without tracking."""
     frames = sum(len(numbers) for numbers, _ in selected)
     lost = sum(len(numbers) for _, numbers in selected)
-    message = f"{frames:,} frames; without tracking: {lost:,}, listed in frames.json"
+    return _note(f"{frames:,} frames; without tracking: {lost:,}, listed in frames.json")
+
+
+def _note(message: str) -> Finding:
     return Finding(message=message, severity="note")
 
 
 def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Path], FramesRecord]:
-    """Extract a scene into the work folder, in a worker.
+    """Extract a scene into the work folder, in a worker; fetch its stream first, if asked to.
 
     Returns:
         The folder by its final name, and its record.
 
     Raises:
+        TransferError: The server does not send a file.
         FileError: A source is missing or damaged, or something is in the way of its folder.
         OutputError: The folder cannot be written to.
     """
+    if context.base_url:
+        _fetch(task, context)
     if task.scene.problem:
         raise FileError(task.source, task.scene.problem)
     if os.path.lexists(task.path) and not (task.path / RECORD_NAME).is_file():
@@ -340,43 +317,47 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
     return {task.path: work_path}, record
 
 
-def _fetch_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Path], FramesRecord]:
-    """Fetch the stream of a scene, then extract it, in a worker.
+def _fetch(task: SceneTask, context: FramesContext) -> None:
+    """Fetch the files of a scene.
 
     Raises:
-        TransferError: The server does not send a file.
-        FileError, OutputError: As for `_make_scene`.
+        TransferError: The server does not send one of them.
+        OutputError: The folder cannot be written to.
     """
     from scannet_prep.stages import download
 
-    types = [kind.suffix for kind in context.options.find_sources(task.split)]
-    selection = Selection(scene_ids=(task.scene_id,))
-    raw_dir = task.source.parents[1]
-    files = download.plan(raw_dir, types, selection=selection, base_url=context.base_url)
+    files = download.plan(
+        task.source.parents[1],
+        [kind.suffix for kind in context.options.find_sources(task.split)],
+        selection=Selection(scene_ids=(task.scene_id,)),
+        base_url=context.base_url,
+    )
     is_known = bool(find_records(task.path.parent))
     report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
     for failure in report.failures:
         raise TransferError(str(failure), failure.hint)
-    return _make_scene(task, context)
 
 
 def _find_fetched(task: SceneTask, outcome: Any) -> list[Path]:  # noqa: ANN401 - or a Finding
-    """List the files that were fetched for a scene, if its frames are complete."""
-    if isinstance(outcome, Finding) or not _has_files(task, outcome[1]):
-        return []
-    return [path for path in task.source.parents[1].rglob("*") if path.is_file()]
+    """Find the tree that was fetched for a scene, if its frames are complete."""
+    tree = task.source.parents[1]
+    is_complete = not isinstance(outcome, Finding) and _has_files(task, outcome[1])
+    return [tree] if is_complete and tree.parent.name == _STREAMS_NAME else []
 
 
-def _finish_fetching(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
-    """Remove empty folders, and streams that a killed run has left of scenes that are kept."""
+def _finish(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
+    """Remove streams that a killed run has left of scenes that are kept; then count the frames."""
     streams_dir = plan.out_dir / _STREAMS_NAME
-    for folder in streams_dir.glob("*"):
-        has_files = any(path.is_file() for path in folder.rglob("*"))
-        if folder.name in plan.kept or not has_files:
-            shutil.rmtree(folder, ignore_errors=True)
+    for scene_id in plan.kept:
+        shutil.rmtree(streams_dir / scene_id, ignore_errors=True)
     with suppress(OSError):  # it holds unfinished streams
         streams_dir.rmdir()
-    return _count_extracted(plan, manifest)
+    records = manifest.scenes.values()
+    notes = [_describe([(record.frames, record.lost) for record in records])]
+    without_depth = sum(len(record.without_depth) for record in records)
+    if without_depth:
+        notes.append(_note(f"frames without any depth: {without_depth:,}, listed in frames.json"))
+    return notes
 
 
 _STAGE = Stage(
@@ -384,7 +365,7 @@ _STAGE = Stage(
     make=_make_scene,
     read=_read_manifest,
     write=lambda *_: None,  # each scene has its own record
-    finish=_count_extracted,
+    find_outdated=_find_fetched,
+    finish=_finish,
     makes_folders=True,
 )
-_FETCHING = replace(_STAGE, make=_fetch_scene, find_outdated=_find_fetched, finish=_finish_fetching)

@@ -63,8 +63,8 @@ class Stage:
             temporary names of its files or folders, by final name, and its entry.
         read: Reads the manifest of a folder; an empty one if it has none.
         write: Writes the manifest of a folder, if it has changed.
-        find_outdated: Lists earlier versions of a scene, which are removed, by its task and its
-            outcome.
+        find_outdated: Lists files and folders that are removed once a scene is settled, such as
+            earlier versions of it, by its task and its outcome.
         finish: Called with plan and manifest when all tasks are done; returns remarks.
         makes_folders: Whether `make` makes a folder for each scene, in `WORK_NAME`.
     """
@@ -250,6 +250,7 @@ class _RunState:
             self._failures.pop(name, None)
             self.made.append(name)
         for path in self._plan.stage.find_outdated(task, outcome):
+            shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):  # what the manifest does not list does not count
                 path.unlink()
         if time.monotonic() > self._saved_s + _SAVE_INTERVAL_S:

@@ -57,7 +57,7 @@ def _make_camera(focal: float, width: int, height: int) -> SensorCamera:
     intrinsic[0, 2] = width / 2 - 0.5
     intrinsic[1, 2] = height / 2 - 0.5
     extrinsic = np.eye(4, dtype=np.float32)
-    return SensorCamera(intrinsic, extrinsic, (width, height))
+    return SensorCamera((width, height), intrinsic, extrinsic)
 
 
 # The focal lengths of the metadata of a synthetic scene (1150 for 1296 columns, 575 for 640), at a
