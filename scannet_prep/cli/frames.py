@@ -147,8 +147,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     from scannet_prep.stages import frames
 
     resolve_paths(arguments)
-    chosen = {name: getattr(arguments, name) for name in _OPTIONS}
-    options = {name: value for name, value in chosen.items() if value is not None}
+    options = {name: value for name in _OPTIONS if (value := getattr(arguments, name)) is not None}
     listed = None
     if arguments.frames is not None:
         listed = frames.read_frame_list(Path(arguments.frames.removeprefix("@")))

@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, make_directory, writing
 from scannet_prep.base.images import (
-    GrayImage,
     encode_jpeg,
     encode_pgm,
     encode_png,
@@ -31,12 +29,12 @@ from scannet_prep.base.images import (
 )
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError
+from scannet_prep.frames.folder import RECORD_NAME, FramesRecord
 from scannet_prep.frames.labels import make_label_image, make_label_table
 from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.frames.options import SOURCE_KINDS, STREAM, FrameOptions
-from scannet_prep.frames.record import RECORD_NAME, FramesRecord
 from scannet_prep.frames.scene_files import SCENE_CONTENTS
-from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
+from scannet_prep.raw.sensor_stream import Frame, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.label_map import LabelMap
@@ -90,18 +88,26 @@ def extract_scene(
     without_depth = []
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
+        numbers, lost = options.select(stream.is_tracked, listed)
         stored = stream.color_camera
         depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
         default_size = depth_camera.size if layout.shrinks_color else stored.size
         color_camera = stored.resized(options.size or default_size)
+        read_depth = Frame.depth
         if layout.aligns_depth:
+            read_depth = _align_depth
             depth_camera = color_camera
         # What is written of a frame: the bytes of a file, or a value to encode.
         makers: dict[str, Callable[[Frame], Any]] = {
-            "color": partial(_make_color, layout.of_frame["color"], color_camera),
-            "depth": partial(_make_depth, depth_camera, is_aligned=layout.aligns_depth),
-            "pose": partial(_make_pose, layout.of_frame.get("pose", ""), depth_camera),
+            "color": lambda frame: resize_color(frame.color(), color_camera.size),
+            "depth": lambda frame: resize_nearest(read_depth(frame), depth_camera.size),
+            "pose": lambda frame: frame.pose,
         }
+        if color_camera.size == stored.size and layout.of_frame["color"].endswith(".jpg"):
+            makers["color"] = Frame.checked_jpeg
+        if layout.has_intrinsics:
+            intrinsics = depth_camera.intrinsic[:3, :3]
+            makers["pose"] = lambda frame: {"intrinsics": intrinsics, "pose": frame.pose}
         for content, ids in (("labels", options.label_set), ("instances", "raw")):
             if content in contents:
                 path = scene.path(SOURCE_KINDS[content])
@@ -110,7 +116,6 @@ def extract_scene(
                 makers[content] = partial(
                     make_label_image, archive, path, stored.size, color_camera.size, table
                 )
-        numbers, lost = options.select(stream.is_tracked, listed)
         for position, number in enumerate(numbers):
             frame = stream[number]
             for content in contents:
@@ -140,26 +145,7 @@ def extract_scene(
     return record
 
 
-def _make_color(name: str, camera: SensorCamera, frame: Frame) -> bytes | NDArray[np.uint8]:
-    """Copy the color image of a frame, or decode and resize it for a file of another kind."""
-    if name.endswith(".jpg") and camera.size == frame.stream.color_camera.size:
-        return frame.checked_jpeg()
-    return resize_color(frame.color(), camera.size)
-
-
-def _make_depth(camera: SensorCamera, frame: Frame, *, is_aligned: bool) -> GrayImage:
-    """Decode the depth image of a frame."""
-    return resize_nearest(_align_depth(frame) if is_aligned else frame.depth(), camera.size)
-
-
-def _make_pose(name: str, camera: SensorCamera, frame: Frame) -> Any:  # noqa: ANN401 - see `_encode`
-    """Return the pose of a frame, with the intrinsics of a camera if the file holds several."""
-    if name.endswith(".npz"):
-        return {"intrinsics": camera.intrinsic[:3, :3], "pose": frame.pose}
-    return frame.pose
-
-
-def _align_depth(frame: Frame) -> GrayImage:
+def _align_depth(frame: Frame) -> NDArray[np.uint16]:
     """Take the nearest pixel of depth for each pixel of color; 0 outside of the depth image.
 
     Raises:
@@ -172,14 +158,13 @@ def _align_depth(frame: Frame) -> GrayImage:
         problem = "its color camera and its depth camera are not at the same place"
         raise FileError(stream.path, problem, "leave depth out of --with")
     nearest = []
-    for axis, size in enumerate(color.size):
+    for axis in (1, 0):
         scale = depth.intrinsic[axis, axis] / color.intrinsic[axis, axis]
-        offsets = np.arange(size) - color.intrinsic[axis, 2]
+        offsets = np.arange(color.size[axis]) - color.intrinsic[axis, 2]
         found = np.rint(offsets * scale + depth.intrinsic[axis, 2])
         # Around the image, there is a border of 0.
         nearest.append(found.clip(-1, depth.size[axis]).astype(int) + 1)
-    columns, rows = nearest
-    aligned: GrayImage = np.pad(frame.depth(), 1)[rows[:, np.newaxis], columns]
+    aligned: NDArray[np.uint16] = np.pad(frame.depth(), 1)[np.ix_(*nearest)]
     return aligned
 
 
@@ -203,16 +188,10 @@ def _write(out_dir: Path, name: str, value: Any, files: dict[str, Fingerprint]) 
     files[name] = Fingerprint.from_bytes(data)
 
 
-def _encode_matrix(matrix: NDArray[np.floating[Any]]) -> bytes:
-    """Encode a matrix as the official reader does: a line per row, six decimals."""
-    lines = [" ".join(f"{value:f}" for value in row) + "\n" for row in matrix]
-    return "".join(lines).encode()
-
-
-def _encode_npz(arrays: dict[str, Any]) -> bytes:
-    """Encode arrays by name as a file for `np.load`."""
+def _save(save: Callable[[io.BytesIO, Any], None], value: Any) -> bytes:  # noqa: ANN401 - arrays
+    """Encode arrays with a function that writes them into a file."""
     file = io.BytesIO()
-    np.savez(file, **arrays)
+    save(file, value)
     return file.getvalue()
 
 
@@ -221,7 +200,8 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     ".jpg": encode_jpeg,
     ".png": partial(encode_png, level=_PNG_LEVEL),
     ".pgm": encode_pgm,
-    ".txt": _encode_matrix,
-    ".npz": _encode_npz,
+    # As the official reader does.
+    ".txt": partial(_save, partial(np.savetxt, fmt="%f")),
+    ".npz": partial(_save, lambda file, arrays: np.savez(file, **arrays)),
     ".json": encode_json,
 }

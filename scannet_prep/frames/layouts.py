@@ -29,6 +29,7 @@ class Layout:
             one frame for another.
         aligns_depth: Whether depth images have the pixels of the color camera.
         shrinks_color: Whether color images have the size of the depth camera.
+        has_intrinsics: Whether the file of a pose has the intrinsics of the depth camera, too.
     """
 
     of_frame: Mapping[FrameContent, str]
@@ -38,6 +39,7 @@ class Layout:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     aligns_depth: bool = False
     shrinks_color: bool = False
+    has_intrinsics: bool = False
 
 
 _MATRICES = (
@@ -138,6 +140,7 @@ LAYOUTS = {
         defaults={"every": 1},
         fixed={"size": None, "keeps_lost": False},
         shrinks_color=True,
+        has_intrinsics=True,
     ),
     "openeqa": Layout(
         of_frame={

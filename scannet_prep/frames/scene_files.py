@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import read_file
+from scannet_prep.frames.folder import FramesRecord
 from scannet_prep.frames.layouts import LAYOUTS
-from scannet_prep.frames.record import FramesRecord
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import INFO, MESH
@@ -58,7 +58,7 @@ def _join_lines(rows: Iterable[Iterable[object]]) -> bytes:
 def _find_pinhole(record: FramesRecord) -> dict[str, float]:
     """Return size and intrinsics of the color camera, for pixels that begin at whole numbers."""
     width, height = record.color_camera.size
-    (fx, _, cx, _), (_, fy, cy, _), *_ = record.color_camera.intrinsic
+    (fx, _, cx, _), (_, fy, cy, _), *_ = record.color_camera.intrinsic.tolist()
     return {
         "w": width,
         "h": height,
@@ -70,8 +70,7 @@ def _find_pinhole(record: FramesRecord) -> dict[str, float]:
 
 
 def _encode_colmap_camera(record: FramesRecord, _: RawScene) -> bytes:
-    camera = "1 PINHOLE {w} {h} {fl_x} {fl_y} {cx} {cy}\n"
-    return camera.format(**_find_pinhole(record)).encode()
+    return _join_lines([[1, "PINHOLE", *_find_pinhole(record).values()]])
 
 
 def _encode_colmap_images(record: FramesRecord, _: RawScene) -> bytes:
@@ -88,16 +87,12 @@ def _encode_colmap_images(record: FramesRecord, _: RawScene) -> bytes:
 
 def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     """Find the unit quaternion of a rotation: w, x, y, z."""
-    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = rotation
     # Four times the products of its numbers with each other: each row is a multiple of it.
-    products = np.array(
-        [
-            [1 + xx + yy + zz, zy - yz, xz - zx, yx - xy],
-            [zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx],
-            [xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy],
-            [yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz],
-        ]
-    )
+    products = np.zeros((4, 4))
+    products[1:, 1:] = rotation + rotation.T
+    products[0, 1:] = products[1:, 0] = (rotation - rotation.T)[[2, 0, 1], [1, 2, 0]]
+    signs = np.vstack([np.ones(3), 2 * np.eye(3) - 1])
+    np.fill_diagonal(products, sum((signs * rotation.diagonal()).T, start=np.ones(4)))
     row = products[products.diagonal().argmax()]
     return np.asarray(row / np.linalg.norm(row))
 

@@ -80,7 +80,7 @@ def find_kind(place: str | Path) -> PlaceKind:
     if os.path.isfile(path / MANIFEST_NAME):  # noqa: PTH113
         return "processed"
 
-    from scannet_prep.frames.record import find_records
+    from scannet_prep.frames.folder import find_records
     from scannet_prep.raw.lock import LOCK_NAME
     from scannet_prep.raw.tree import list_raw
 

@@ -14,7 +14,7 @@ import numpy as np
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import FileError, ScanNetPrepError
-from scannet_prep.frames.record import find_records, read_record
+from scannet_prep.frames.folder import find_records, read_record
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.files import read_raw_file

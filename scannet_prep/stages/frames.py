@@ -40,8 +40,8 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.frames.extraction import extract_scene, measure_sources
+from scannet_prep.frames.folder import RECORD_NAME, FramesRecord, find_records, read_record
 from scannet_prep.frames.options import STREAM, FrameOptions
-from scannet_prep.frames.record import RECORD_NAME, FramesRecord, find_records, read_record
 from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
