@@ -94,10 +94,9 @@ def extract_scene(
         depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
         default_size = depth_camera.size if layout.shrinks_color else stored.size
         color_camera = stored.resized(options.size or default_size)
-        read_depth = Frame.depth
         if layout.aligns_depth:
-            read_depth = _align_depth
             depth_camera = color_camera
+        read_depth = _align_depth if layout.aligns_depth else Frame.depth
         # What is written of a frame: the bytes of a file, or a value to encode.
         makers: dict[str, Callable[[Frame], Any]] = {
             "color": lambda frame: resize_color(frame.color(), color_camera.size),
