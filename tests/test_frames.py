@@ -369,6 +369,8 @@ def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
     assert (outcome.json["made"], failure["message"]) == ([VAL], "has no frame 7, only 7 frames")
     for text, words, problem in (
         (f"{TRAIN} x", (), "is not a scene and numbers of frames"),
+        (f"{TRAIN} -1", (), "is not a scene and numbers of frames"),
+        (f"{TRAIN} 1\n{VAL}", (), "is not a scene and numbers of frames"),
         (f"{TRAIN}/color/1.jpg", (), "is not a scene and numbers of frames"),
         ("#", (), "names no scene"),
         (f"{TRAIN} 1", ("--scenes", TRAIN), "both name scenes"),

@@ -46,7 +46,7 @@ from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
-from scannet_prep.release.scenes import SceneId, official_splits, read_scene_list
+from scannet_prep.release.scenes import SCENE_ID, official_splits, read_scene_list
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
 from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
@@ -103,7 +103,7 @@ def read_frame_list(path: Path) -> FrameList:
     frames: dict[str, set[int]] = {}
     for line in read_scene_list(path):
         name, *words = line.split()
-        if not (SceneId.is_valid(name) and words and all(map(str.isdecimal, words))):
+        if not (SCENE_ID.fullmatch(name) and words and all(map(str.isdecimal, words))):
             problem = f"{line!r:.80} is not a scene and numbers of frames"
             raise FileError(path, problem, "a line looks like: scene0707_00 15 30")
         frames.setdefault(name, set()).update(map(int, words))
