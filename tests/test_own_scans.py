@@ -164,6 +164,7 @@ OWN_MESHES = [
     (Ply(), "color_R_8 color_G_8 color_B_8", []),
     (Ply(), "Red Green Blue", []),
     (Ply(color_type="float", colors=(np.array(tiny.COLORS) - 0.4) / 255), RGB, []),
+    (Ply(color_type="ushort", colors=257 * np.array(tiny.COLORS)), RGB, []),
     (Ply(), "x1 x2 x3", ["no_colors", f"{UNUSED}x1, x2, x3"]),
     (
         Ply(extra_before=[("uchar", name) for name in ("b_red", "b_green", "b_blue")]),
@@ -201,14 +202,16 @@ def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unus
     assert mesh.colors.tolist() == [list(color) for color in colors]
 
 
-def test_own_scenes_alone_need_no_categories_of_the_release_and_no_download(tmp_path):
+@pytest.mark.parametrize("place", ["scans", "scans_test"])
+def test_own_scenes_alone_need_no_categories_of_the_release_and_no_download(tmp_path, place):
     groups = [tiny.group(0, [0, 2], "trunk"), tiny.group(1, [4], "chair")]
     annotated = {
         MESH: Ply().encode(),
-        SEGMENTS: tiny.segments_file(scene_id="/mesh"),
+        ".txt": tiny.info_file(alignment=None),
+        SEGMENTS: b"\xef\xbb\xbf" + tiny.segments_file(scene_id="/mesh"),
         AGGREGATION: tiny.aggregation_file(groups, scene_id="plot_01"),
     }
-    write_own(tmp_path, "scans/plot_01", annotated)
+    write_own(tmp_path, f"{place}/plot_01", annotated)
     label_map = tmp_path / "tasks/scannetv2-labels.combined.tsv"
     label_map.parent.mkdir()
     label_map.write_text("id\traw_category\tnyu40id\n7\ttrunk\t3\n")
@@ -218,8 +221,10 @@ def test_own_scenes_alone_need_no_categories_of_the_release_and_no_download(tmp_
 
     assert outcome.status == 0
     assert "raw category 'chair' is not in the label map" in outcome.stderr
-    plot = read_processed(tmp_path / "out/train/plot_01.npz")
+    assert "the .txt has no axisAlignment" in outcome.stderr
+    plot = read_processed(*(tmp_path / "out").glob("*/plot_01.npz"))
     assert plot.nyu40_ids.tolist() == [3, 3, 3, 3, 0, 0]
+    assert plot.meta.segments_source == "beside the mesh"
     (error,) = [finding for finding in findings if finding["severity"] == "error"]
     assert error["message"].endswith("says that it belongs to 'mesh'")
     assert not any("download" in finding["hint"] for finding in findings)

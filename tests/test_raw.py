@@ -70,7 +70,7 @@ KNOBS = [
     {"newline": "\r"},
     {"faces": ()},
     {"faces": None},
-    {"comments": ("comment", "obj_info a b", "comment C:/Büro", "comment twice")},
+    {"comments": ("comment", "obj_info a b", "comment C:/Büro", "comment was format ascii 1.0")},
     {"extra_before": (("double", "quality"), ("uchar", "flags"))},
     {"face_list": "vertex_index"},
     {"count_type": "int", "index_type": "uint"},
@@ -79,6 +79,7 @@ KNOBS = [
     {"vertex_list": "neighbours"},
     {"last_element": "camera"},
     {"position_type": "double"},
+    *({"color_type": kind} for kind in ("ushort", "int", "float", "double")),
     *(
         {"labels": (0, 1, 40, 50, 100, 39), "label_type": label_type}
         for label_type in ("ushort", "uchar", "int", "short")
@@ -158,9 +159,9 @@ WRONG_MESHES = [
     ({"position_type": "int"}, "x, y, z have type .*expected float"),
     (
         {"color_type": "ushort", "colors": ((0, 1, 1),) * 6},
-        "red, green, blue have type uint16 and values from 0 to 1, expected uchar",
+        "red, green, blue have type uint16 and values from 0 to 1, expected 0..255",
     ),
-    ({"color_type": "float"}, r"have type float32 and values from 10\.0 to 255\.0"),
+    ({"color_type": "float", "colors": ((0, 1, 1.001),) * 6}, r"float32 and values from 0\.0 to 1"),
     ({"color_type": "float", "colors": ((0, 0, float("nan")),) * 6}, "values from nan to nan"),
     ({"positions": (), "colors": (), "faces": ()}, "has no vertices"),
     ({"tail": b"12 13\n"}, "bytes after its end"),

@@ -47,7 +47,6 @@ _Contents: TypeAlias = Mapping[FileKind, Any]
 # Edges join each smaller segment to another one.
 _MIN_VERTICES = 20
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
-_AGGREGATION_HINT = "download the groups of the scene's mesh: scannet-prep download"
 
 
 def find_raw_files(
@@ -110,6 +109,7 @@ def process_scene(
         FileError: A raw file is missing, cannot be read, is damaged, or does not fit the others.
     """
     paths = find_raw_files(scene, split, options)
+    official_split = official_splits().get(scene.scene_id)
     contents, inputs = read_raw_files(paths)
     mesh: Mesh = contents[release.MESH]
     info: ScanInfo = contents.get(release.INFO, ScanInfo(None, None))
@@ -136,7 +136,7 @@ def process_scene(
     if segmentation is not None:
         segments = compact_indices(segmentation.indices, len(segmentation.raw_ids))
         segment_ids = tuple(segmentation.raw_ids.tolist())
-        if split is Split.TEST:
+        if split is Split.TEST or official_split is None:
             segments_source = "beside the mesh"
     elif options.compute_segments:
         with naming_file(paths[release.MESH]):
@@ -164,7 +164,7 @@ def process_scene(
             segment_ids=segment_ids,
             warnings=(
                 *mesh.notes,
-                *_find_info_warnings(contents.get(release.INFO), split),
+                *_find_info_warnings(contents.get(release.INFO), official_split),
                 *_find_groups_warnings(scene, contents, groups_kind),
                 *annotation.warnings,
             ),
@@ -205,7 +205,7 @@ def _annotate(
         for warning in annotation.warnings:
             if warning.kind is WarningKind.UNKNOWN_SEGMENTS:
                 problem = f"is for the high-resolution mesh: {warning.fault}"
-                raise FileError(paths[groups_kind], problem, _AGGREGATION_HINT)
+                raise FileError(paths[groups_kind], problem, repair_hint(paths[release.MESH]))
 
     if release.LABELS_MESH in contents:
         path = paths[release.LABELS_MESH]
@@ -279,14 +279,14 @@ def _are_fragments(numbers: NDArray[np.integer[Any]]) -> bool:
 
 def _find_info_warnings(
     info: ScanInfo | None,
-    split: Split,
+    official_split: Split | None,
 ) -> Iterator[SceneWarning]:
     """Find oddities of the metadata."""
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
         return
     yield from info.notes
-    if info.axis_alignment is None and split is not Split.TEST:
+    if info.axis_alignment is None and official_split is not Split.TEST:
         yield SceneWarning(WarningKind.NO_ALIGNMENT)
 
 

@@ -141,7 +141,7 @@ class SceneMeta(SceneHead):
         label_map: `LabelMap.digest` of the label map; empty if the scene does not depend on one.
         program_version: Version of this package.
         segments_source: Where `segments` is from: the release, a file beside the mesh of a test
-            scene, or the mesh. Left out of the JSON for the release.
+            or own scene, or the mesh. Left out of the JSON for the release.
     """
 
     scene_id: SceneId

@@ -38,6 +38,7 @@ _LARGE_EXTENT = 100
 
 _MAX_HEADER_BYTES = 65_536
 _COUNT = re.compile(rb"^element\s+\S+\s+(\d{1,18})", re.MULTILINE)
+_IS_TEXT = re.compile(rb"[\r\n]format ascii")
 _NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 # The errors of plyfile for damaged files, beside its own.
 _PLY_ERRORS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
@@ -87,8 +88,7 @@ def parse_mesh(
 ) -> Mesh:
     """Parse a mesh: binary of both byte orders or text, with properties that are found by name.
 
-    It must be in metres, and within 1 km of the origin. Colours are bytes, or floats from 0 to 1;
-    without any, all are grey.
+    It must be in metres, and within 1 km of the origin. Without colours, all are grey.
 
     Args:
         data: The content of the file.
@@ -117,7 +117,7 @@ def parse_mesh(
             colors = np.full((len(vertices), 3), _GREY, np.uint8)
         normals = None
         if not len(faces) and set(_NORMALS).issubset(names):
-            normals = np.nan_to_num(_copy_columns(vertices, _NORMALS, "f").T, posinf=0, neginf=0)
+            normals = np.nan_to_num(_copy_columns(vertices, _NORMALS, "fi").T, posinf=0, neginf=0)
         mesh = Mesh(positions, colors, faces, normals, labels)
         return replace(mesh, notes=tuple(_iter_notes(ply, mesh, color_names)))
 
@@ -146,7 +146,7 @@ def _read_ply(
         raise ContentError(f"is damaged or truncated: {len(data):,} bytes for more rows")
 
     stream: Any
-    is_text = b"format ascii" in header
+    is_text = _IS_TEXT.search(header) is not None
     if header.isascii() and not is_text:
         # plyfile maps only files.
         stream = path.open("rb")
@@ -237,19 +237,26 @@ def _find_colors(
     vertices: Vertices,
     names: Sequence[str],
 ) -> NDArray[np.uint8]:
-    """Return the colours, uint8 (V, 3), of bytes or of floats from 0 to 1."""
+    """Return the colours, uint8 (V, 3): 0..255 of any type, floats 0..1, or numbers of 16 bits."""
     colors = np.stack([*_copy_columns(vertices, names, "fiu")], axis=1)
     if colors.dtype == np.uint8:
         return colors
     smallest = colors.min()
     largest = colors.max()
+    scale = 0.0
     # False if one of them is NaN.
-    if colors.dtype.kind == "f" and smallest >= 0 and largest <= 1:
-        levels: Positions = np.rint(colors * 255)
+    if colors.dtype.kind == "f" and largest <= 1:
+        scale = 255
+    elif 1 < largest <= 255 and (colors == np.rint(colors)).all():
+        scale = 1
+    elif colors.dtype == np.uint16 and largest > 255:
+        scale = 1 / 257
+    if scale and smallest >= 0:
+        levels: Positions = np.rint(colors * scale)
         return levels.astype(np.uint8)
     raise ContentError(
         f"{', '.join(names)} have type {colors.dtype} and values from {smallest} to {largest}, "
-        "expected uchar (0..255) or float (0..1)"
+        "expected 0..255, float 0..1 or ushort 0..65535"
     )
 
 

@@ -117,7 +117,7 @@ def parse_segments(
         FileError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
     with _naming_json(data, path):
-        document = _SEGMENTS_DECODER.decode(str(data, "utf-8"))
+        document = _SEGMENTS_DECODER.decode(str(data, "utf-8-sig"))
         values = _parse_ids(bytes(document.segment_ids))
         raw_ids, indices = _number_contiguously(values)
         return Segmentation(document.scene_id, raw_ids, indices)
@@ -133,7 +133,7 @@ def parse_aggregation(
         FileError: It is not a JSON object, or its groups have other types than `Group`.
     """
     with _naming_json(data, path):
-        document = _GROUPS_DECODER.decode(str(data, "utf-8"))
+        document = _GROUPS_DECODER.decode(str(data, "utf-8-sig"))
         return Aggregation(document.scene_id, document.groups)
 
 

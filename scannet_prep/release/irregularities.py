@@ -38,7 +38,7 @@ class WarningKind(str, Enum):
             value: The name that is stored.
             fault: See the attributes.
             effect: See the attributes.
-            grades: `doubt`, `damage`, both, or empty for neither.
+            grades: `doubt` or `damage`; may be empty.
         """
         member = str.__new__(cls, value)
         # Otherwise, the value of the member would be the whole row.
@@ -84,7 +84,7 @@ class WarningKind(str, Enum):
         "no_alignment",
         "the .txt has no axisAlignment",
         "identity recorded",
-        "doubt damage",
+        "damage",
     )
     NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "", "doubt"
     NO_INFO = "no_info", "no .txt on disk", "identity recorded as axis alignment"
