@@ -317,8 +317,7 @@ class ProcessedFolder(ProcessedScenes):
 
     def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
         """Find the file of a scene, with its fingerprint."""
-        fingerprint = self.entries[scene_id].fingerprint
-        return {self.file_path(scene_id): fingerprint}
+        return {self.file_path(scene_id): self.entries[scene_id].fingerprint}
 
     def read_file(self, scene_id: str) -> NpzReader:
         """Read the whole file of a scene into new, writable memory."""

@@ -107,13 +107,13 @@ def run(
         archive = Archive(PipedFrames(pipe, "standard input"))
     else:
         archive = open_archive(place)
-    scenes = _select(archive, selection)
     others = archive.read()
     kind = archive.index.kind
     arrived = None
     if kind == "processed":
         data = bytes(others.get(MANIFEST_NAME, b""))
         arrived = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
+    scenes = _select(archive, selection)
     out_dir = out_dir or _FOLDERS[kind]
     make_directory(out_dir)
     unpacked = []
@@ -173,15 +173,18 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         FileError: It has a damaged manifest, or holds no scenes but other files.
         OutputError: It has scenes of another kind, or of another head.
     """
+    empty = arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
+    visible = [*out_dir.glob("[!.]*"), *out_dir.glob("*/[!.]*")]
+    if not visible:
+        return empty
     try:
         kind_here = find_kind(out_dir)
     except MissingFileError:
         # A killed run may have left hidden files, empty folders, and files of its first scenes.
-        visible = [*out_dir.glob("[!.]*"), *out_dir.glob("*/[!.]*")]
         names = [path.relative_to(out_dir).as_posix() for path in visible if path.is_file()]
-        if not all(find_owner(index.kind, name) for name in names):
-            raise
-        return arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
+        if all(find_owner(index.kind, name) for name in names):
+            return empty
+        raise
     before = None
     options = ""
     if kind_here == "processed":

@@ -95,7 +95,8 @@ def run(
     selection = selection or Selection()
     progress = progress or Progress()
     place = open_place(path)
-    selected = selection.select(place.splits)
+    splits = place.splits
+    selected = selection.select(splits)
     other = None
     messages: dict[str, str] = {}
     if against is None:
@@ -141,7 +142,7 @@ def run(
         kind=place.kind,
         scenes=len(checked),
         size_bytes=size_bytes,
-        splits=_count_official(place, selection),
+        splits=_count_official(splits, selection),
         damaged_scenes=tuple(sorted(damaged - {""})),
         classes=dict(changes.most_common()),
         findings=sort_findings(findings),
@@ -167,10 +168,9 @@ def _check(
     return findings, count_changes(here, there)
 
 
-def _count_official(place: Place, selection: Selection) -> dict[str, dict[str, int]]:
+def _count_official(splits: Mapping[str, str], selection: Selection) -> dict[str, dict[str, int]]:
     """Count the scenes of the official lists, and those of them that a place has, by split."""
     counts = {}
-    splits = place.splits
     for split in selection.splits or Split:
         official = official_scenes(split)
         present = [name for name in official if splits.get(name) == split]
