@@ -81,8 +81,8 @@ class Judgement:
     """The verdicts on the predictions of one scene.
 
     Attributes:
-        vertices: int64 (V,), a `Verdict` for each vertex, -1 for none: that on its instance; where
-            this is matched or there is none, `FALSE_POSITIVE` if the shown mask is one.
+        vertices: int64 (V,), a `Verdict` for each vertex, -1 for none: the verdict on its instance.
+            Outside of instances and on matched ones, it is `FALSE_POSITIVE` if the shown mask is.
         instances: The verdict on each instance that counts, by its number in the ground truth.
         predictions: The verdict on each prediction that counts, by its index.
         matches: The number of the matched instance, by the index of the prediction.
@@ -204,7 +204,7 @@ def _judge_vertices(
 
 
 def _name_verdicts(numbers: NDArray[np.integer], verdicts: IntArray) -> dict[int, Verdict]:
-    """Return the verdicts by number, without those that are none."""
+    """Return the verdicts by number; numbers without a verdict are omitted."""
     named = {}
     for number, verdict in zip(numbers.tolist(), verdicts.tolist(), strict=True):
         if verdict != _NONE:

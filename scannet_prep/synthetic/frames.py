@@ -73,8 +73,8 @@ class RenderedFrame(NamedTuple):
         pose: float32 (4, 4), scan <- camera, metres; all -inf if tracking is lost.
         color: uint8 (H, W, 3).
         depth: uint16 (H, W) of the depth camera, millimetres; 0 where there is no surface.
-        scannet_ids: uint16 (H, W) of the color camera, the ScanNet id at each pixel; 0 where there
-            is none.
+        scannet_ids: uint16 (H, W) of the color camera, the ScanNet id at each pixel; 0 for no
+            object.
         object_ids: uint8 (H, W), the object id + 1; 0 outside all objects.
     """
 

@@ -238,7 +238,7 @@ class PointBudgetBatchSampler(_RankSampler):
 
         Raises:
             UsageError: The state belongs to a sampler with another budget, seed, number of ranks or
-                dataset, or is none.
+                dataset, or is not a state.
         """
         _compare("the saved state", state, "this sampler", self._settings)
         self.epoch = state["epoch"]
