@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from scannet_prep.frames import FrameFolder
 def demo(tmp_path_factory):
     """A folder in which the demo ran twice, and both outcomes."""
     folder = tmp_path_factory.mktemp("demo")
-    first = run_main("demo", cwd=folder)
-    again = run_main("demo", "--json", cwd=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", os.defpath)  # the environment is not active
+        first = run_main("demo", cwd=folder)
+        again = run_main("demo", "--json", cwd=folder)
     return folder, first, again
 
 
@@ -56,6 +59,8 @@ def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(d
     assert "'labels': int64" in printed
     assert "ScanNet200, val: 3 of 312 scenes" in printed
 
+    activate = Path(sys.executable).with_name("activate")
+    assert (f"source {activate}" in first.stdout.splitlines()) == activate.is_file()
     real = [line for line in first.stdout.splitlines() if line.startswith("scannet-prep ")]
     assert real[0] == "scannet-prep download --types seg --accept-terms"
     for command in real:

@@ -23,12 +23,12 @@ from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
 from scannet_prep.release.files import TERMS_URL
 
-_REAL_DATA = f"""
-The same with the real data, once you have signed its terms ({TERMS_URL}):
-
-scannet-prep download --types seg --accept-terms
-scannet-prep process --scannet200 --align-axis
-scannet-prep pack"""
+_REAL_DATA = f"\nThe same with the real data, once you have signed its terms ({TERMS_URL}):\n"
+_REAL_COMMANDS = (
+    "scannet-prep download --types seg --accept-terms",
+    "scannet-prep process --scannet200 --align-axis",
+    "scannet-prep pack",
+)
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -57,6 +57,10 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         *commands,
         _REAL_DATA,
     ]
+    activate = Path(sys.executable).with_name("activate")
+    if shutil.which("scannet-prep") is None and activate.is_file():
+        lines.append(f"source {quote(str(activate))}")
+    lines += _REAL_COMMANDS
     return Outcome({"steps": steps, "commands": commands}, lines)
 
 
