@@ -19,6 +19,7 @@ layouts, each with its own default options (docs/frames.md has the programs):
   frames25k     color/000000.jpg and so on: scannet_frames_25k
   mmdet3d       00000.jpg, 00000.png, 00000.txt: posed_images of mmdetection3d
   embodiedscan  posed_images/ of EmbodiedScan, Video-3D-LLM, LLaVA-3D
+  concerto      images/ of Concerto and Utonia
   colmap        a model of COLMAP with start points: 3DGS, 2DGS, gsplat
   nerfstudio    transforms.json with start points
   relpose       evaluation of poses: MonST3R, CUT3R, TTT3R
@@ -49,7 +50,7 @@ from scannet_prep.cli.outcome import Outcome
 from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
 from scannet_prep.release.files import BASE_URL
 
-_CONTENTS = ("color", "depth", "pose", "labels", "instances")
+_CONTENTS = ("color", "depth", "pose", "labels", "instances", "vertices", "correspondences")
 # As for `download`: the server is shared.
 _MAX_CONNECTIONS = 8
 _OPTIONS = ("every", "first", "at_most", "size", "contents", "label_set", "layout", "keeps_lost")
@@ -110,7 +111,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
         choices=_CONTENTS,
         metavar="CONTENT",
         help=f"{', '.join(_CONTENTS)} (default: color depth pose); labels and instances come from "
-        "the _2d-label-filt.zip and _2d-instance-filt.zip of the scene",
+        "the _2d-label-filt.zip and _2d-instance-filt.zip of the scene, vertices and "
+        "correspondences from its mesh",
     )
     options.add_argument(
         "--label-set",

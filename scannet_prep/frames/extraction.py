@@ -2,6 +2,7 @@
 
     stream                 --> color, depth, pose of a frame; cameras
     zip files of 2D labels --> labels, instances of a frame
+    mesh                   --> vertices, correspondences of a frame
     options, stream        --> numbers of the frames --> files --> record
 
 The ending of its name selects the encoding of a file. Images that keep their size are not decoded:
@@ -13,7 +14,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,17 @@ from scannet_prep.base.images import (
 )
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError
+from scannet_prep.frames.correspondences import find_vertices, list_pixels
 from scannet_prep.frames.folder import RECORD_NAME, FramesRecord
 from scannet_prep.frames.labels import make_label_image, make_label_table
 from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.frames.options import SOURCE_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.scene_files import SCENE_CONTENTS
+from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.sensor_stream import Frame, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
+from scannet_prep.release.files import MESH
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scenes import SceneId, Split
 
@@ -97,11 +101,18 @@ def extract_scene(
         if layout.aligns_depth:
             depth_camera = color_camera
         read_depth = _align_depth if layout.aligns_depth else Frame.depth
+        read_mesh = cache(partial(read_raw_file, MESH, scene.path(MESH)))
         # What is written of a frame: the bytes of a file, or a value to encode.
         makers: dict[str, Callable[[Frame], Any]] = {
             "color": lambda frame: resize_color(frame.color(), color_camera.size),
             "depth": lambda frame: resize_nearest(read_depth(frame), depth_camera.size),
             "pose": lambda frame: frame.pose,
+            "vertices": lambda frame: find_vertices(
+                read_mesh(), frame.pose, depth_camera, makers["depth"](frame)
+            ),
+            "correspondences": lambda frame: list_pixels(
+                find_vertices(read_mesh(), frame.pose, color_camera)
+            ),
         }
         if color_camera.size == stored.size and layout.of_frame["color"].endswith(".jpg"):
             makers["color"] = Frame.checked_jpeg
@@ -202,6 +213,7 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     ".pgm": encode_pgm,
     # As the official reader does.
     ".txt": partial(_save, partial(np.savetxt, fmt="%f")),
+    ".npy": partial(_save, np.save),
     ".npz": partial(_save, lambda file, arrays: np.savez(file, **arrays)),
     ".json": encode_json,
 }

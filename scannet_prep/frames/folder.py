@@ -6,6 +6,7 @@ folder, or archive  --> FrameFolder --> SceneFrames --> ExtractedFrame --> image
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.json import Count, encode_json, make_decoder, parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
-    ContentError,
     FileError,
     MissingFileError,
     UnknownSceneError,
@@ -198,7 +198,7 @@ class ExtractedFrame:
         """Return the path of a file; in an archive, a name for messages.
 
         Args:
-            content: `color`, `depth`, `pose`, `labels` or `instances`.
+            content: What was extracted, such as `color`.
 
         Raises:
             UsageError: It was not extracted.
@@ -212,7 +212,9 @@ class ExtractedFrame:
             content: `color`: uint8 (H, W, 3). `depth`: uint16 (H, W), millimetres; 0 where nothing
                 was measured. `labels`: uint8 or uint16 (H, W), in pixels of color: ids of the label
                 set of the folder; 0 is unlabeled. `instances`: the same with object id + 1; 0 is
-                outside all objects.
+                outside all objects. `vertices`: int32 (H, W), in pixels of depth: indices of
+                vertices, -1 for none. `correspondences`: int32 (N, 3): column and row of a pixel
+                of color, and index of a vertex.
 
         Raises:
             UsageError: It was not extracted.
@@ -222,11 +224,14 @@ class ExtractedFrame:
         data = self.scene.read_file(name)
         camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
         try:
+            if name.endswith(".npy"):
+                return np.asarray(np.load(io.BytesIO(data)))
             if content != "color":
                 return decode_gray(data, camera.size)
             return decode_color(data, camera.size, "PNG" if name.endswith(".png") else "JPEG")
-        except ContentError as error:
-            raise FileError(self.scene.path / name, error.message, _HINT_VERIFY) from None
+        # np.load raises them, too.
+        except (ValueError, EOFError) as error:
+            raise FileError(self.scene.path / name, error.args[0], _HINT_VERIFY) from None
 
     def _name_of(self, content: FrameContent) -> str:
         record = self.scene.record

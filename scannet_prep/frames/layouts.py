@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-FrameContent: TypeAlias = Literal["color", "depth", "pose", "labels", "instances"]
+FrameContent: TypeAlias = Literal[
+    "color", "depth", "pose", "labels", "instances", "vertices", "correspondences"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class Layout:
         of_scene: The content of each file that concerns all frames, by name: one of
             `SCENE_CONTENTS`.
         folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
-            `scans`, or `scans_test` for scenes of test, and `{part}` is `train` or `test`.
+            `scans`, or `scans_test` for scenes of test, `{split}` is its split, and `{part}` is
+            `train` or `test`.
         defaults: The options that are not those of `FrameOptions` by default.
         fixed: The options that cannot be chosen: with any other value, readers would stop, or take
             one frame for another.
@@ -60,6 +63,7 @@ LAYOUTS = {
             "pose": "pose/{number}.txt",
             "labels": "label/{number}.png",
             "instances": "instance/{number}.png",
+            "vertices": "vertices/{number}.npy",
         },
         of_scene=_MATRIX_FOLDER,
     ),
@@ -98,6 +102,22 @@ LAYOUTS = {
         folder="posed_images/{scene}",
         defaults={"every": 10},
         fixed=_EXACT,
+    ),
+    # The folder `images` of Concerto and Utonia, in Pointcept.
+    "concerto": Layout(
+        of_frame={
+            "color": "color/{number}.png",
+            "depth": "depth/{number}.png",
+            "pose": "pose/{number}.npy",
+            "correspondences": "correspondence/{number}.npy",
+        },
+        of_scene={"intrinsic/intrinsic.npy": "intrinsic_color"},
+        folder="{split}/{scene}",
+        defaults={
+            "every": 75,
+            "contents": ("color", "pose", "correspondences"),
+            "keeps_lost": True,
+        },
     ),
     # A model of COLMAP, as 3D Gaussian splatting reads it.
     "colmap": Layout(

@@ -24,6 +24,8 @@ SOURCE_KINDS = {
     "instances": KINDS["_2d-instance-filt.zip"],
     "colmap_points": MESH,
     "points": MESH,
+    "vertices": MESH,
+    "correspondences": MESH,
     "scan_info": INFO,
 }
 
@@ -109,7 +111,7 @@ class FrameOptions:
         """Return the folder of a scene in the output folder."""
         part = "test" if split is Split.TEST else "train"
         folder = LAYOUTS[self.layout].folder
-        return folder.format(scene=scene_id, scans=SPLIT_DIRS[split], part=part)
+        return folder.format(scene=scene_id, scans=SPLIT_DIRS[split], split=split, part=part)
 
     def name_of(self, content: FrameContent, number: int, position: int) -> str:
         """Return the name of the file of a frame in the folder of its scene.

@@ -1,0 +1,125 @@
+"""Pixels see the vertices that their rays hit: in images of vertices, and in files of Concerto."""
+
+import numpy as np
+import pytest
+from commands import TRAIN, raw_file, run_main
+from tiny import LOST, encode_stream, make_intrinsic, make_pose
+
+from scannet_prep import ScanNet
+from scannet_prep.base.images import encode_jpeg
+from scannet_prep.export.ply import encode_ply
+from scannet_prep.frames import FrameFolder, camera_in, project
+from scannet_prep.synthetic import write_release
+
+SIZE = (64, 48)
+INTRINSIC = make_intrinsic(120, 124, 30.3, 24.2)
+POSES = [make_pose(4), LOST, make_pose(7)]
+# Two grids of vertices in the frame of the first camera: a sloping one that fills the image, and a
+# small one before its middle.
+STEPS = [np.mgrid[-20:21, -20:21].reshape(2, -1).T, np.mgrid[-5:6, -5:6].reshape(2, -1).T]
+SHEETS = [
+    np.column_stack([0.045 * STEPS[0], 2 + 0.02 * STEPS[0][:, 0]]),
+    np.column_stack([0.021 * STEPS[1], np.full(121, 1.3)]),
+]
+
+
+def make_mesh():
+    """Make both sheets, in the frame of the scan."""
+    positions = np.concatenate(SHEETS) @ POSES[0][:3, :3].T + POSES[0][:3, 3]
+    faces = []
+    for first, count in ((0, 41), (41 * 41, 11)):
+        corner = first + np.arange(count * count).reshape(count, count)[:-1, :-1].ravel()
+        others = (corner + 1, corner + count, corner + count + 1)
+        faces += [np.stack([corner, *others[:2]], axis=1), np.stack(others, axis=1)]
+    return positions.astype(np.float32), np.concatenate(faces).astype(np.int32)
+
+
+def look(shift):
+    """Find the depth of each pixel, the nearest vertex there, and its distance, by geometry."""
+    rows, columns = np.indices(SIZE[::-1]).reshape(2, -1)
+    rays = np.stack([columns + shift, rows + shift, np.ones(rows.size)])
+    x, y, _ = np.linalg.inv(INTRINSIC[:3, :3]) @ rays
+    is_small = np.maximum(abs(x), abs(y)) * 1.3 <= 5 * 0.021
+    depths = np.where(is_small, 1.3, 2 / (1 - 0.02 / 0.045 * x))
+    rays[:2] -= shift
+    places = (np.linalg.inv(INTRINSIC[:3, :3]) @ rays * depths).T
+    lengths = np.linalg.norm(places[:, np.newaxis] - np.concatenate(SHEETS), axis=2)
+    return [values.reshape(SIZE[::-1]) for values in (depths, lengths.argmin(1), lengths.min(1))]
+
+
+@pytest.fixture
+def raw_dir(tmp_path):
+    """A scene whose first frame sees both sheets; most of its depth is measured."""
+    write_release(tmp_path / "raw", [TRAIN], vertices=600)
+    positions, faces = make_mesh()
+    mesh = encode_ply("sheets", positions, np.zeros((len(positions), 3), np.uint8), faces)
+    raw_file(tmp_path / "raw", "_vh_clean_2.ply").write_bytes(b"".join(mesh))
+    depth = np.rint(1000 * look(0)[0]).astype(np.uint16)
+    depth[:16] = 0
+    depth[16:20] -= 60
+    jpeg = encode_jpeg(np.zeros((*depth.shape, 3), np.uint8))
+    frames = [(pose, jpeg, depth) for pose in POSES]
+    camera = (SIZE, INTRINSIC)
+    stream = encode_stream(frames, 1000.0, camera, camera)
+    raw_file(tmp_path / "raw", ".sens").write_bytes(stream)
+    return tmp_path / "raw"
+
+
+def extract(raw_dir, *words):
+    outcome = run_main("frames", raw_dir, "-o", raw_dir.parent / "out", "--every", "1", *words)
+    assert outcome.status == 0, outcome.stderr
+    return FrameFolder(raw_dir.parent / "out")[TRAIN]
+
+
+def test_pixels_of_depth_see_vertices_where_depth_was_measured(raw_dir):
+    frame, lost, turned = extract(raw_dir, "--with", "color", "vertices", "--keep-lost")
+    _, expected, _ = look(0)
+    expected[:20] = -1
+    vertices = frame.read("vertices")
+    assert vertices.dtype == np.int32
+    assert (expected >= 41 * 41).sum() > 10
+    assert np.array_equal(vertices, expected)
+    assert set(lost.read("vertices").ravel()) == {-1}
+    # It sees the sheets elsewhere, at a depth that was not measured.
+    assert not np.array_equal(turned.read("vertices"), expected)
+    assert run_main("verify", raw_dir.parent / "out").status == 0
+
+
+def test_concerto_gets_the_pixels_within_a_centimetre_of_a_vertex(raw_dir):
+    """Pointcept casts rays half a pixel beside the places that it computes from them."""
+    scene = extract(raw_dir, "--layout", "concerto")
+    folder = raw_dir.parent / "out/train" / TRAIN
+    assert scene.path == folder
+    assert [np.load(folder / f"pose/{number}.npy").dtype for number in range(3)] == ["f4"] * 3
+    assert np.array_equal(np.load(folder / "intrinsic/intrinsic.npy"), INTRINSIC)
+    _, expected, distances = look(0.5)
+    correspondences = np.load(folder / "correspondence/0.npy")
+    assert correspondences.dtype == np.int32
+    image = np.full(SIZE[::-1], -1)
+    image[correspondences[:, 1], correspondences[:, 0]] = correspondences[:, 2]
+    # Near the borders of the small sheet, the nearest vertex may belong to a face beside the ray.
+    expected[distances >= 0.01] = -1
+    assert (image != expected).mean() < 0.01
+    order = correspondences[:, 1] * SIZE[0] + correspondences[:, 0]
+    assert (np.diff(order) > 0).all()
+    assert np.load(folder / "correspondence/1.npy").shape == (0, 3)
+
+
+@pytest.mark.parametrize("words", [[], ["--align-axis"]])
+def test_vertices_of_pixels_are_those_of_processed_scenes(tmp_path, words):
+    write_release(tmp_path / "raw", [TRAIN], vertices=8_000, frames=3)
+    run_main("process", tmp_path / "raw", "-o", tmp_path / "processed", *words)
+    (sample,) = ScanNet(tmp_path / "processed", split="train")
+    scene = extract(tmp_path / "raw", "--with", "depth", "vertices")
+    for frame in scene:
+        vertices = frame.read("vertices")
+        rows, columns = np.nonzero(vertices >= 0)
+        assert len(rows) > 0.9 * vertices.size
+        points = sample["points"][vertices[rows, columns]]
+        camera = scene.depth_camera
+        view = (camera_in(sample, frame.pose), camera.intrinsic, camera.size)
+        pixels, is_inside = project(points, *view)
+        # At the resolution of this mesh, vertices are up to 10 cm apart.
+        differences = pixels[is_inside] - np.column_stack([columns, rows])[is_inside]
+        assert np.abs(differences.mean(axis=0)).max() < 0.5
+        assert np.abs(differences).mean() < 5
