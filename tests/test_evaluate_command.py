@@ -306,6 +306,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     folders = ["100", "20", "200", "50"]
     for name in folders:
         shutil.copytree(tmp_path / "pred", tmp_path / "limited" / name)
+    (tmp_path / "limited/logs").mkdir()
 
     def submit(folder, place=submission_place):
         words = ("--gt", place, "--label-set", "scannet200", "--force", "--json")
@@ -335,13 +336,13 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
 
     np.save(path, train_ids[1:])
     check_refused(1, f"{path}: prediction: found 499 vertices, expected 500")
-    path.rename(path.with_name("scene0707_00_vh_clean_2.npy"))
     problem = f"{path.parent}: has no semantic predictions of 1 of 100 scenes: scene0707_00"
-    check_refused(1, f"{problem}\nhint: did you mean scene0707_00_vh_clean_2.npy?")
+    renamed = path.rename(path.with_name("SCENE0707_00.npy"))
+    check_refused(1, f"{problem}\nhint: did you mean SCENE0707_00.npy?")
     problem = f"one: has no scene {official_scenes(Split.TEST)[1]} (99 are missing) in test"
     check_refused(2, problem, submission_place.with_name("one"))
-    shutil.rmtree(path.parent)
-    check_refused(1, "in each of four folders")
+    renamed.rename(tmp_path / "limited/scene0707_00.npy")
+    check_refused(1, f"has predictions in {tmp_path}/limited, {tmp_path}/limited/100, ")
 
 
 def test_submission_of_instances_has_those_that_count(submission_place, tmp_path):

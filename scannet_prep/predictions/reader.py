@@ -55,7 +55,7 @@ class Predictions(NamedTuple):
         missing = sorted(set(scene_ids) - self.paths.keys())
         if not missing:
             return
-        for path in sorted(self.folder.glob(f"{missing[0]}*")):
+        for path in sorted(self.folder.glob(re.sub("^scene", "*", missing[0]) + "*")):
             endings = ", ".join(_ENDINGS[self.task])
             hint = f"did you mean {path.name}? Expected are a scene id and one of {endings}"
         scenes = count_of(len(scene_ids), "scene")

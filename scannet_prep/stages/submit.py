@@ -13,6 +13,7 @@ import numpy as np
 
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
 from scannet_prep.evaluation.overlaps import MIN_VERTICES, InstancePrediction, counted_classes
 from scannet_prep.export.arrays import encode_lines
@@ -155,14 +156,18 @@ def _find_parts(folder: Path, task: Task, label_set: LabelSet) -> dict[str, Pred
 
     Raises:
         MissingFileError: Predictions are missing.
+        FileError: There are predictions in another number of folders than one or four.
     """
     scene_ids = official_scenes(Split.TEST)
-    parts = {"": find_predictions(folder, task, label_set, scene_ids)}
-    folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    if not parts[""].paths and len(folders) == _PART_COUNT:
-        parts = {}
-        for path in folders:
+    whole = find_predictions(folder, task, label_set, scene_ids)
+    parts = {"": whole}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
             parts[f"{path.name}/"] = find_predictions(path, task, label_set, scene_ids)
+    parts = {name: part for name, part in parts.items() if part.paths} or {"": whole}
+    if [*parts] != [""] and ("" in parts or len(parts) != _PART_COUNT):
+        found = list_some([str(part.folder) for part in parts.values()])
+        raise FileError(folder, f"has predictions in {found}", _HINT_MISSING)
     for predictions in parts.values():
         predictions.check_scenes(scene_ids, _HINT_MISSING)
     return parts
