@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from scannet_prep.base.files import make_directory, read_file, writing
+from scannet_prep.base.files import read_file, writing
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import FileError
 from scannet_prep.remote.http import BrokenConnectionError, HttpAnswer, HttpClient, RequestError
@@ -43,8 +43,8 @@ class PartialFile:
         self._version_path = self.path.with_name(f"{self.path.name}.version")
         # FileError and OSError: there are no such files, or they cannot be read.
         with suppress(FileError, OSError):
-            version = read_file(self._version_path, _MAX_VERSION_BYTES).decode("latin-1")
             status = self.path.lstat()
+            version = read_file(self._version_path, _MAX_VERSION_BYTES).decode("latin-1")
             # Not through a link, which leads elsewhere, and not from a pipe, which never ends.
             if version and stat.S_ISREG(status.st_mode):
                 self._version = version
@@ -61,7 +61,7 @@ class PartialFile:
         if self.size_bytes > 0:
             headers = {"Range": f"bytes={self.size_bytes}-", "If-Range": self._version}
         try:
-            with client.open(url, headers) as answer, writing(self.target):
+            with writing(self.target), client.open(url, headers) as answer:
                 answer.check()
                 self._append(self._start(answer), max_bytes)
             if answer.size_bytes not in (None, self.size_bytes):
@@ -119,7 +119,7 @@ class PartialFile:
 
     def _start_over(self, answer: HttpAnswer) -> None:
         """Delete the bytes received so far, and record the new version."""
-        make_directory(self.path.parent)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.drop()
         version = answer.headers.get("ETag", "")
         # `If-Range` accepts a strong ETag or a date, but not a weak ETag (W/"...").

@@ -78,20 +78,23 @@ def run(
         OutputError: The folder cannot be written to, or the disk is full or too small.
         TransferError: The server has served nothing in this run, or refuses all of the first files.
     """
-    report = DownloadReport(plan, read_tree_lock(plan.data_dir))
+    data_dir = plan.data_dir
+    report = DownloadReport(plan, read_tree_lock(data_dir))
+    check_terms(data_dir, accepts_terms=accepts_terms)
+    is_first = not has_accepted_terms(data_dir)
+    missing_bytes = plan.missing_bytes
+    total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     # scans/ holds nearly all files, and may be a link to another disk.
-    check_space((plan.data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), plan.missing_bytes)
-    check_terms(plan.data_dir, accepts_terms=accepts_terms)
-    make_directory(plan.data_dir)
-    if not has_accepted_terms(plan.data_dir):
+    check_space((data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), missing_bytes)
+    make_directory(data_dir)
+    if is_first:
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
-        write_atomically(plan.data_dir / ACCEPTANCE_NAME, [text.encode()])
+        write_atomically(data_dir / ACCEPTANCE_NAME, [text.encode()])
 
     progress = progress or Progress()
-    client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
-    total_bytes = sum(file.kind.typical_bytes for file in plan.files)
-    with run_lock(plan.data_dir), progress.work("download", total_bytes, "B"):
+    with run_lock(data_dir), progress.work("download", total_bytes, "B"):
+        client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
         try:
             Fetcher(report, client, progress, is_known=is_known).run(jobs)
         finally:

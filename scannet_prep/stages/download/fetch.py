@@ -136,6 +136,7 @@ class Fetcher:
         # How many connections may be used. After a pause, it is 1 until the server is up.
         self._width = _MAX_SUSPECTS
         self._probes = itertools.count()
+        self._total = ""
         # Typical sizes of the files that are fetched, kept or given up; and what the bar shows.
         self._done_bytes = 0
         self._shown_bytes = 0
@@ -153,6 +154,7 @@ class Fetcher:
             part = PartialFile(plan.data_dir / file.local_path)
             tasks.append(_Task(file, part, is_present=number < len(plan.present)))
         self._waiting.extend(tasks)
+        self._total = f"{len(tasks):,} files"
         threads = ThreadPoolExecutor(jobs, thread_name_prefix="download")
         try:
             while self._waiting or self._suspects or self._running:
@@ -252,7 +254,7 @@ class Fetcher:
         except OutputError as error:
             self._give_up(task, error)
         done = len(report.kept) + len(report.fetched) + len(report.failures)
-        self._progress.status(f"{done:,}/{len(report.plan.files):,} files")
+        self._progress.status(f"{done:,}/{self._total}")
 
     def _note_success(self) -> None:
         """Count the failures so far, which were those of the files, because the server is up."""
