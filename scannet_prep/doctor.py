@@ -22,9 +22,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scannet_prep.base.files import RESERVE_BYTES
+from scannet_prep.base.files import RESERVE_BYTES, run_lock
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.lock import run_lock
 from scannet_prep.base.machine import find_core_limits, find_memory_limits
 from scannet_prep.base.text import format_bytes
 from scannet_prep.base.version import VERSION

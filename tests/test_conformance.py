@@ -21,7 +21,7 @@ from commands import PLAIN_COMMAND, flip_scene, limited, run_main, start_command
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep import official_scenes
-from scannet_prep.base.lock import run_lock
+from scannet_prep.base.files import run_lock
 from scannet_prep.synthetic import write_release
 
 TRAIN_IDS = official_scenes("train")[:5]

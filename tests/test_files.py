@@ -6,12 +6,13 @@ import resource
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 from commands import limited
 
 from scannet_prep.base import files
-from scannet_prep.base.json import make_decoder, parse_json
-from scannet_prep.base.lock import RUN_LOCK_NAME, run_lock
+from scannet_prep.base.files import RUN_LOCK_NAME, run_lock
+from scannet_prep.base.json import parse_json
 from scannet_prep.errors import (
     DiskFullError,
     FileError,
@@ -201,7 +202,7 @@ class Pair:
 
 def test_threads_that_share_a_decoder_read_the_same_value():
     objects = b",".join(b'{"a": %d, "b": ["s"]}' % number for number in range(100))
-    decoder = make_decoder(list[Pair])
+    decoder = msgspec.json.Decoder(list[Pair])
     expected = parse_json(b"[%b]" % objects, decoder)
 
     with ThreadPoolExecutor(4) as threads:

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scannet_prep.base.findings import Finding, sort_findings
-from scannet_prep.base.json import make_decoder, parse_json, to_plain
+from scannet_prep.base.findings import Finding
+from scannet_prep.base.json import parse_json, to_plain
 from scannet_prep.errors import FileError, UsageError
 
 SCENE = "scene0000_00"
@@ -28,7 +28,7 @@ def test_finding_has_the_same_keys_in_every_json():
         "error": "",
     }
     data = json.dumps(plain["findings"][0]).encode()
-    assert parse_json(data, make_decoder(Finding)) == FINDING
+    assert parse_json(data, msgspec.json.Decoder(Finding)) == FINDING
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_bug_keeps_its_traceback():
     assert 'int("x")' in finding.trace
 
 
-def test_findings_are_sorted_and_repeated_ones_dropped():
+def test_findings_are_sorted_by_severity_and_scene():
     note = msgspec.structs.replace(FINDING, severity="note")
     other = msgspec.structs.replace(FINDING, scene_id="scene0001_00")
 
-    assert sort_findings([note, other, FINDING, other]) == (FINDING, other, note)
+    assert sorted([note, other, FINDING]) == [FINDING, other, note]

@@ -10,7 +10,7 @@ from commands import TEST, TRAIN, VAL, run_main
 from scannet_prep.base.images import decode_gray
 from scannet_prep.errors import UsageError
 from scannet_prep.frames import SensorStream
-from scannet_prep.raw.segments import Group
+from scannet_prep.raw.files import Group
 from scannet_prep.release.label_map import builtin_label_map, read_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scenes import SceneId

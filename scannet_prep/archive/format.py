@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from scannet_prep.archive.frames import (
     HINT_DAMAGED,
     PipedFrames,
@@ -25,10 +27,10 @@ from scannet_prep.archive.frames import (
     iter_members,
     open_source,
 )
-from scannet_prep.base.json import Count, make_decoder, parse_json
+from scannet_prep.base.json import Count, parse_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ArchiveError, ContentError
-from scannet_prep.processed.manifest import SceneIdText
+from scannet_prep.processed.scene import SceneIdText
 from scannet_prep.release.scenes import OWN_ID_PATTERN
 
 INDEX_NAME = ".scannet-prep/index.json"
@@ -101,7 +103,7 @@ class Index:
     version: Literal[1] = 1
 
 
-_DECODER = make_decoder(Index)
+_DECODER = msgspec.json.Decoder(Index)
 
 
 class Archive:

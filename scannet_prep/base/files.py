@@ -3,7 +3,8 @@
     chunks --write_temporary--> .NAME.PID-RANDOM.tmp --put_in_place--> NAME
 
 A reader sees the old file or the new one. After a kill, a temporary file may remain, which the next
-run removes (`remove_temporaries`).
+run removes (`remove_temporaries`). While a run writes into a folder, it holds its lock: the file
+`RUN_LOCK_NAME`, which the operating system unlocks when the process ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ _HINT_TEXT = "save it as plain text in UTF-8; if it is not yours, get it again"
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
 _COMMENT = re.compile(r"^#.*", re.MULTILINE)
 _TEMPORARY_SUFFIX = ".tmp"
+RUN_LOCK_NAME = ".scannet-prep.lock"
+_HINT_WINDOWS = "run this in WSL; processed folders can be read without it"
+_HINT_LOCKED = "wait until that run has ended, or end it; then run the same command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +292,43 @@ def make_directory(path: Path) -> None:
     """
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Let only one run at a time write into a folder.
+
+    Folders that cannot be written to, and folders on file systems without locks, are not locked.
+
+    Args:
+        folder: The folder into which the run writes; it exists.
+
+    Raises:
+        OutputError: Another run holds the lock.
+        OutputError: This is Windows, where folders are only read.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        problem = f"{folder}: can be written to on Linux and macOS only"
+        raise OutputError(problem, _HINT_WINDOWS) from None
+    path = folder / RUN_LOCK_NAME
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError:  # if something is to be written, that error names the reason
+        yield
+        return
+    with FileIO(descriptor) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may have removed this file, and another run may have made a new one.
+            is_taken = not os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except OSError as error:  # otherwise, a file system without locks
+            is_taken = isinstance(error, (BlockingIOError, FileNotFoundError))
+        if is_taken:
+            raise OutputError(f"{folder}: another run is working in this folder", _HINT_LOCKED)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.unlink()

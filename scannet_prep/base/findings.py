@@ -6,7 +6,6 @@ An exception ends a run. A finding does not: the other files are still checked.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -44,6 +43,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
     def is_error(self) -> bool:
         """Whether something is wrong."""
         return self.severity == "error"
+
+    def __lt__(self, other: Finding) -> bool:
+        """Sort by severity, scene and subject."""
+        return _sort_key(self) < _sort_key(other)
 
     def __str__(self) -> str:
         """Format as `SUBJECT: SCENE: MESSAGE`, without the scene if the subject has its name."""
@@ -90,10 +93,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
         )
 
 
-def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by severity, scene and subject, and drop repeated ones."""
-    unique = dict.fromkeys(findings)
-    return tuple(sorted(unique, key=attrgetter("severity", "scene_id", "subject")))
+_sort_key = attrgetter("severity", "scene_id", "subject")
 
 
 def _printable(text: str) -> str:

@@ -1,4 +1,9 @@
-"""JSON with types: a value that was read has exactly the types that a dataclass declares."""
+"""JSON with types: a value that was read has exactly the types that a dataclass declares.
+
+Types are strict: no bool or text for a number, no number beyond its range, nothing missing. Unknown
+keys are ignored. Decoders are made when a module is imported: msgspec analyses a type when it is
+first used, and two threads that do this at the same time crash.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +21,6 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 """A CRC-32 as eight hexadecimal digits."""
-
-
-def make_decoder(kind: type[Value]) -> msgspec.json.Decoder[Value]:
-    """Make a decoder for a declared type, usually a dataclass.
-
-    Types are strict: no bool or text for a number, no number beyond its range, nothing missing.
-    Classes that derive from `str`, such as `SceneId`, check the text themselves. Arrays become
-    float32. Unknown keys are ignored.
-
-    Call this when a module is imported. msgspec analyses a type when it is first used, and two
-    threads that do this at the same time crash.
-    """
-    return msgspec.json.Decoder(kind, dec_hook=_from_plain)
 
 
 def parse_json(
@@ -84,13 +76,3 @@ def _to_plain(value: object) -> object:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not a value for JSON")
-
-
-def _from_plain(kind: Any, value: object) -> object:  # noqa: ANN401 - a class, or `NDArray[...]`
-    if hasattr(kind, "__args__"):
-        import numpy as np
-
-        return np.array(value, np.float32)
-    if not isinstance(value, str):
-        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004 - msgspec translates it
-    return kind(value)

@@ -1,12 +1,20 @@
-"""CPU cores that affinity, control groups and Slurm leave to this process, and memory."""
+"""The cores and the memory of this process, as affinity, control groups and Slurm limit them."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+
+# Parameters of `mallopt`, from malloc.h of the GNU C library.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+# The largest value that `mallopt` accepts on 64-bit systems.
+_MAX_MMAP_THRESHOLD_BYTES = 32 << 20
 
 
 def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
@@ -73,3 +81,16 @@ def _iter_group_files(name: str, root: Path) -> Iterator[str]:
                 yield (group / name).read_text(encoding="ascii", errors="replace")
             if group == top:
                 break
+
+
+@cache
+def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
+    """Keep freed memory for the next arrays, up to a size, instead of returning it to the system.
+
+    The system would have to clear it again, which for arrays of some megabytes takes longer than
+    computing them. C libraries without `mallopt` are left as they are. Repeated calls do nothing.
+    """
+    with suppress(AttributeError, TypeError):  # another C library, or Windows
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, most_bytes)
+        mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD_BYTES)

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.memory import keep_freed_memory
+from scannet_prep.base.machine import keep_freed_memory
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import OutputError, UsageError, WorkerDiedError
 

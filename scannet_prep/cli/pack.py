@@ -64,7 +64,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
-    from scannet_prep.base.memory import keep_freed_memory
+    from scannet_prep.base.machine import keep_freed_memory
     from scannet_prep.stages import pack
 
     source: Path = arguments.source

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scannet_prep.base.files import Buffer
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.evaluation.overlaps import NO_INSTANCES
+from scannet_prep.processed.annotate import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.geometry import move_columns
-from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.irregularities import WarningKind

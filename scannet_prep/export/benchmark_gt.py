@@ -9,7 +9,7 @@ Instances with a class are numbered from 1 in each scene.
 from __future__ import annotations
 
 from scannet_prep.export.arrays import SceneFiles, encode_instances, encode_lines
-from scannet_prep.processed.groups import raw_ids_of_groups
+from scannet_prep.processed.annotate import raw_ids_of_groups
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import LabelSet
 

@@ -27,7 +27,7 @@ from scannet_prep.export.arrays import (
     in_frame,
     number_objects,
 )
-from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
+from scannet_prep.processed.annotate import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import Split

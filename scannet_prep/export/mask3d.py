@@ -24,7 +24,7 @@ from scannet_prep.export.arrays import Records, SceneFiles, encode_instances, ve
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
-from scannet_prep.release.scenes import Split
+from scannet_prep.release.scenes import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
 # Moments of the colours of the train split: the default of Mask3D (datasets/semseg.py,
@@ -42,7 +42,7 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     of each vertex, 0 for no group.
     """
     meta = scene.meta
-    scene_id = meta.scene_id
+    scene_id = SceneId(meta.scene_id)
     mode = _MODES[meta.split]
     folder = f"data/processed/{label_set.name.lower().removesuffix('20')}"
     # Own scenes have no numbers. Without `scene`, the names of two of them could be equal.

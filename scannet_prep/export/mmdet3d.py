@@ -28,7 +28,7 @@ from scannet_prep.export.arrays import (
     number_objects,
     vertex_raw_ids,
 )
-from scannet_prep.processed.groups import table_by_group
+from scannet_prep.processed.annotate import table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import Split

@@ -43,7 +43,7 @@ from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.files import MESH
 from scannet_prep.release.label_map import LabelMap
-from scannet_prep.release.scenes import SceneId, Split
+from scannet_prep.release.scenes import Split
 
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _PNG_LEVEL = 1
@@ -136,7 +136,7 @@ def extract_scene(
                 _write(out_dir, options.name_of(content, number, position), value, files)
 
     record = FramesRecord(
-        scene_id=SceneId(scene.scene_id),
+        scene_id=scene.scene_id,
         split=split,
         options=options,
         sources=source_sizes,

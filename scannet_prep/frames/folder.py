@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scannet_prep.archive.format import Archive, open_archive
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.images import decode_color, decode_gray
-from scannet_prep.base.json import Count, encode_json, make_decoder, parse_record
+from scannet_prep.base.json import Count, encode_json, parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
     FileError,
@@ -29,8 +29,9 @@ from scannet_prep.errors import (
 )
 from scannet_prep.frames.layouts import FrameContent
 from scannet_prep.frames.options import FrameOptions
+from scannet_prep.processed.scene import SceneIdText
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
-from scannet_prep.release.scenes import SceneId, Split
+from scannet_prep.release.scenes import Split
 
 RECORD_NAME = "frames.json"
 _FORMAT = "scannet_prep frames"
@@ -63,7 +64,7 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
         format_version: Version of this format.
     """
 
-    scene_id: SceneId
+    scene_id: SceneIdText
     split: Split
     options: FrameOptions
     sources: Mapping[str, Count]
@@ -91,7 +92,8 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
         return sum(fingerprint.size_bytes for fingerprint in self.files.values())
 
 
-_DECODER = make_decoder(FramesRecord)
+# Its arrays are the matrices of cameras.
+_DECODER = msgspec.json.Decoder(FramesRecord, dec_hook=lambda _, rows: np.array(rows, np.float32))
 
 
 def find_records(path: Path) -> dict[str, Path]:

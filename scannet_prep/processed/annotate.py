@@ -1,22 +1,26 @@
-"""Turn segments, groups and the label map into ids per vertex."""
+"""Turn segments, groups and the label map into ids per vertex; look up what each group is."""
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import FileError
-from scannet_prep.raw.segments import Aggregation, Group, Segmentation
 from scannet_prep.raw.tree import repair_hint
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import LabelMap, RawIds
+from scannet_prep.release.label_sets import LabelSet
+
+if TYPE_CHECKING:  # training needs groups, but no raw files
+    from scannet_prep.raw.files import Aggregation, Group, Segmentation
 
 MAX_GROUPS = np.iinfo(np.int16).max
 
@@ -254,3 +258,56 @@ def index_segments(
         known_ids = [raw_id for raw_id in group.segment_ids if raw_id in index_of]
         indices.append([index_of[raw_id] for raw_id in known_ids])
     return indices
+
+
+def table_by_group(
+    values: Mapping[int, int],
+    *,
+    none: int,
+) -> NDArray[np.int64]:
+    """Make a table of the value of each group, to be indexed by the array `instances`.
+
+    Args:
+        values: The value of each group, by its id in `instances`.
+        none: The value for "no group".
+
+    Returns:
+        int64 (largest id + 2,). The last entry, which -1 reaches, is `none`.
+    """
+    table = np.full(max(values, default=-1) + 2, none, np.int64)
+    table[list(values)] = list(values.values())
+    return table
+
+
+def raw_ids_of_groups(
+    groups: Iterable[AnnotatedGroup],
+    label_set: LabelSet,
+) -> dict[int, int]:
+    """Return the raw id of each group, by its id in `instances`; 0 if the label map lacks it."""
+    # The array of the vertices is `nyu40_ids` or `scannet_ids`; a group has a single id.
+    key = label_set.raw_ids_key.removesuffix("s")
+    return {group.id: getattr(group, key) for group in groups}
+
+
+def classes_of_instances(
+    instances: NDArray[np.integer],
+    groups: Iterable[AnnotatedGroup],
+    label_set: LabelSet,
+) -> NDArray[np.int64]:
+    """Return the class of the instance of each vertex: that of its group.
+
+    With labels from `labels.ply`, the vertices of an instance may have several classes of their
+    own, but instances are scored by that of the group.
+
+    Args:
+        instances: Integers (V,), group of each vertex, -1 for none.
+        groups: The groups.
+        label_set: The label set of the classes.
+
+    Returns:
+        int64 (V,), train ids, -1 for none.
+    """
+    # The raw id of each group; the last entry is 0, for vertices without a group (-1).
+    raw_ids = table_by_group(raw_ids_of_groups(groups, label_set), none=0)
+    train_ids = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+    return train_ids.take(instances)

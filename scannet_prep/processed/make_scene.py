@@ -30,15 +30,14 @@ from scannet_prep.processed.scene import (
     SceneMeta,
     SegmentsSource,
 )
-from scannet_prep.raw.files import ScanInfo, read_raw_files
+from scannet_prep.raw.files import ScanInfo, Segmentation, read_raw_files
 from scannet_prep.raw.mesh import Mesh
-from scannet_prep.raw.segments import Segmentation
 from scannet_prep.raw.tree import RawScene, naming_file, repair_hint
 from scannet_prep.release import files as release
 from scannet_prep.release.files import FileKind
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import LabelMap
-from scannet_prep.release.scenes import SceneId, Split, official_splits
+from scannet_prep.release.scenes import Split, official_splits
 from scannet_prep.superpoints import segment_mesh
 
 _Contents: TypeAlias = Mapping[FileKind, Any]
@@ -156,7 +155,7 @@ def process_scene(
         axis_alignment=axis_alignment,
         meta=SceneMeta(
             format_version=FORMAT_VERSION,
-            scene_id=SceneId(scene.scene_id),
+            scene_id=scene.scene_id,
             options=options,
             split=split,
             scene_type=info.scene_type,

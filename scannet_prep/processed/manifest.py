@@ -12,6 +12,7 @@ refuse the folder.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,17 +23,18 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.json import Count, Crc32, encode_json, make_decoder, parse_record, to_plain
+from scannet_prep.base.json import Count, Crc32, encode_json, parse_record, to_plain
 from scannet_prep.errors import FileError
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
     ProcessedScene,
     ProcessOptions,
+    SceneIdText,
     SegmentsSource,
 )
-from scannet_prep.release.irregularities import SceneWarning
+from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_sets import LabelSet
-from scannet_prep.release.scenes import OWN_ID_PATTERN, Split
+from scannet_prep.release.scenes import Split
 
 MANIFEST_NAME = "manifest.json"
 
@@ -103,10 +105,6 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
         return self.scannet_counts
 
 
-# The scene ids of the release have this form, too.
-SceneIdText = Annotated[str, msgspec.Meta(pattern=rf"^{OWN_ID_PATTERN}\Z")]
-
-
 class Manifest(msgspec.Struct, frozen=True, tag_field="format", tag=_FORMAT):
     """The content of a processed folder. All of its scenes were made with the same options.
 
@@ -128,8 +126,26 @@ class Manifest(msgspec.Struct, frozen=True, tag_field="format", tag=_FORMAT):
     program_version: str = ""
     format_version: Literal[2] = FORMAT_VERSION
 
+    def summarize_warnings(self) -> list[tuple[str, list[str]]]:
+        """Merge the warnings of all scenes, so that each oddity appears once.
 
-_MANIFEST_DECODER = make_decoder(Manifest)
+        Returns:
+            For each kind and subject, in order of first appearance: the text of the warning, with
+            the counts added up, and the scenes that show it.
+        """
+        # For each oddity, the count in each scene.
+        scene_counts: dict[tuple[WarningKind, str], Counter[str]] = {}
+        for scene_id, entry in self.scenes.items():
+            for warning in entry.warnings:
+                counts = scene_counts.setdefault((warning.kind, warning.subject), Counter())
+                counts[scene_id] += warning.count
+        return [
+            (SceneWarning(kind, subject, counts.total()).text, [*counts])
+            for (kind, subject), counts in scene_counts.items()
+        ]
+
+
+_MANIFEST_DECODER = msgspec.json.Decoder(Manifest)
 
 
 def processed_path(out_dir: Path, split: str, scene_id: str) -> Path:
@@ -137,14 +153,21 @@ def processed_path(out_dir: Path, split: str, scene_id: str) -> Path:
     return out_dir / split / f"{scene_id}.npz"
 
 
-def read_manifest(out_dir: Path) -> Manifest:
+def read_manifest(out_dir: Path, *, may_be_missing: bool = False) -> Manifest:
     """Read the manifest of a processed folder.
+
+    Args:
+        out_dir: The folder.
+        may_be_missing: Whether a folder without a manifest has an empty one.
 
     Raises:
         MissingFileError: The folder has no manifest.
         FileError: It cannot be read, is damaged, or was written by another program or version.
     """
     path = out_dir / MANIFEST_NAME
+    # What is wrong with a file in place of the folder, reading says.
+    if may_be_missing and not (path.exists() or out_dir.is_file()):
+        return Manifest(ProcessOptions())
     return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
 
 

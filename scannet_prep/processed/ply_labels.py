@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import FileError
 from scannet_prep.processed.annotate import Annotation, index_segments
-from scannet_prep.raw.segments import Aggregation, Segmentation
+from scannet_prep.raw.files import Aggregation, Segmentation
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import MAX_NYU40_ID, builtin_label_map
 

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer, Fingerprint, read_file
-from scannet_prep.base.json import Value, make_decoder, parse_json, to_plain
+from scannet_prep.base.json import Value, parse_json, to_plain
 from scannet_prep.errors import ContentError, FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader, encode_npz
 from scannet_prep.release.irregularities import SceneWarning
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.release.scenes import SceneId, Split
+from scannet_prep.release.scenes import OWN_ID_PATTERN, Split
 
 # Increased whenever the bytes of a processed folder, or their interpretation, change.
 FORMAT_VERSION: Literal[2] = 2
 MAX_FILE_BYTES = 1 << 31
 
+# That of the release has this form, too.
+SceneIdText: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{OWN_ID_PATTERN}\Z")]
 LabelsFrom = Literal["aggregation", "ply"]
 _LABELS_FROM = get_args(LabelsFrom)
 SegmentsSource = Literal["release", "beside the mesh", "computed"]
@@ -104,7 +106,7 @@ class ProcessOptions:
 
         `compute_segments` is left out if it is off.
         """
-        plain: dict[str, Any] = to_plain(self)
+        plain = asdict(self)
         if not self.compute_segments:
             del plain["compute_segments"]
         return plain
@@ -122,7 +124,7 @@ class SceneHead:
     """
 
     format_version: Literal[2]
-    scene_id: str
+    scene_id: SceneIdText
     options: ProcessOptions
     split: Split
 
@@ -144,7 +146,6 @@ class SceneMeta(SceneHead):
             or own scene, or the mesh. Left out of the JSON for the release.
     """
 
-    scene_id: SceneId
     scene_type: str | None
     groups: tuple[AnnotatedGroup, ...]
     segment_ids: tuple[int, ...]
@@ -264,8 +265,8 @@ def parse_processed(reader: NpzReader) -> ProcessedScene:
     return ProcessedScene(**fields, meta=meta)
 
 
-_META_DECODER = make_decoder(SceneMeta)
-_HEAD_DECODER = make_decoder(SceneHead)
+_META_DECODER = msgspec.json.Decoder(SceneMeta)
+_HEAD_DECODER = msgspec.json.Decoder(SceneHead)
 
 
 def parse_meta(reader: NpzReader) -> SceneMeta:

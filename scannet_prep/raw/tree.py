@@ -21,7 +21,6 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 
 from scannet_prep.base.findings import Finding
@@ -177,7 +176,7 @@ def list_raw(
     label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
     for path in label_maps[1:]:
         unused[path.parent].append(path.name)
-    findings = sorted(_iter_unused(unused, with_scenes), key=attrgetter("severity", "subject"))
+    findings = sorted(_iter_unused(unused, with_scenes))
     if not chosen and not may_be_empty:
         problem = "; ".join(["holds no scene folders", *map(str, findings[:1])])
         raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -138,26 +136,3 @@ class SceneWarning:
             return self.fault
         effect = self.kind.effect.format(subject=self.subject, count=self.count)
         return f"{self.fault}: {effect}"
-
-
-def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[tuple[str, list[str]]]:
-    """Merge the warnings of many scenes, so that each oddity appears once.
-
-    Args:
-        warnings: Pairs of scene id and warning.
-
-    Returns:
-        For each kind and subject, in order of first appearance: the text of the warning, with the
-        counts added up, and the scenes that show it.
-    """
-    # For each oddity, the count in each scene.
-    scene_counts: dict[tuple[WarningKind, str], Counter[str]] = {}
-    for scene_id, warning in warnings:
-        counts = scene_counts.setdefault((warning.kind, warning.subject), Counter())
-        counts[scene_id] += warning.count
-
-    summaries = []
-    for (kind, subject), counts in scene_counts.items():
-        text = SceneWarning(kind, subject, counts.total()).text
-        summaries.append((text, [*counts]))
-    return summaries

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from scannet_prep.errors import FileError, UnknownSceneError, UsageError
@@ -107,6 +106,8 @@ def official_scenes(split: str) -> tuple[SceneId, ...]:
     Raises:
         UsageError: There is no such split.
     """
+    from importlib import resources  # imported here: `--help` does not need it
+
     name = f"assets/scannetv2_{Split.parse(split)}.txt"
     text = resources.files("scannet_prep").joinpath(name).read_text(encoding="ascii")
     return tuple(SceneId(line) for line in text.split())

@@ -42,11 +42,11 @@ from scannet_prep.processed.scene import (
     parse_head,
     parse_processed,
 )
-from scannet_prep.release.irregularities import summarize_warnings
 from scannet_prep.source.scenes import Place, PlaceKind, PlaceScene
 
 if TYPE_CHECKING:
     from scannet_prep.archive.format import Archive
+    from scannet_prep.raw.tree import RawListing
 
 _HINT_PLACE = (
     "give an archive, or the folder above those of the splits and scenes; "
@@ -69,26 +69,32 @@ def find_kind(place: str | Path) -> PlaceKind:
         MissingFileError: It does not exist, or is a folder without scenes.
         FileError: It cannot be read.
     """
+    kind, _ = _identify(place)
+    return kind
+
+
+def _identify(place: str | Path) -> tuple[PlaceKind, RawListing | None]:
+    """Do what `find_kind` does; a raw tree is listed only once."""
     path = Path(place).expanduser()
     if "://" in str(place):
-        return "archive"
+        return "archive", None
     # If access fails, the functions of os.path return False; the methods of Path would raise.
     if not os.path.isdir(path):  # noqa: PTH112
         if os.path.lexists(path):
-            return "archive"
+            return "archive", None
         raise MissingFileError(path, "no such file or folder", _HINT_PLACE)
     if os.path.isfile(path / MANIFEST_NAME):  # noqa: PTH113
-        return "processed"
+        return "processed", None
 
     from scannet_prep.frames.folder import find_records
     from scannet_prep.raw.lock import LOCK_NAME
     from scannet_prep.raw.tree import list_raw
 
     if find_records(path):
-        return "frames"
+        return "frames", None
     listing = list_raw(path, may_be_empty=True)
     if listing.scenes or listing.shared or (path / LOCK_NAME).is_file():
-        return "raw"
+        return "raw", listing
     raise MissingFileError(path, "holds neither raw nor processed scenes", _HINT_PLACE)
 
 
@@ -103,7 +109,7 @@ def open_place(place: str | Path) -> Place:
         FileError: It cannot be read, is of another program, or its processing has not finished.
         TransferError: A server does not send the archive.
     """
-    kind = find_kind(place)
+    kind, listing = _identify(place)
     path = Path(place).expanduser()
     if kind == "processed":
         return ProcessedFolder(path)
@@ -115,7 +121,7 @@ def open_place(place: str | Path) -> Place:
         return ProcessedArchive(archive) if is_processed else PackedScenes(archive)
     from scannet_prep.source.trees import Frames, RawTree
 
-    return RawTree(path) if kind == "raw" else Frames(path)
+    return RawTree(path, listing) if listing else Frames(path)
 
 
 def open_processed(place: str | Path) -> ProcessedScenes:
@@ -280,15 +286,13 @@ class ProcessedScenes(Place):
     def describe(self) -> dict[str, Any]:
         """Describe the options, the warnings, and the scenes that failed."""
         manifest = self.read_manifest()
-        warnings = []
-        for scene_id, entry in manifest.scenes.items():
-            warnings += [(scene_id, warning) for warning in entry.warnings]
         return {
             "program": f"scannet-prep {manifest.program_version}",
             "options": self.made_with,
             "failures": {name: str(failure) for name, failure in self.failures.items()},
             "warnings": [
-                f"{text} (scenes: {len(scenes):,})" for text, scenes in summarize_warnings(warnings)
+                f"{text} (scenes: {len(scenes):,})"
+                for text, scenes in manifest.summarize_warnings()
             ],
         }
 

@@ -19,10 +19,7 @@ from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.lock import LockEntry, digest_file, read_tree_lock
-from scannet_prep.raw.tree import (
-    RawScene,
-    list_raw,
-)
+from scannet_prep.raw.tree import RawListing, RawScene
 from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_map import (
@@ -55,18 +52,19 @@ class RawTree(Place):
 
     Args:
         folder: The tree.
+        listing: What it holds.
 
     Raises:
-        FileError: A folder cannot be read, or `scannet.lock` is damaged.
+        FileError: `scannet.lock` is damaged.
     """
 
     kind = "raw"
     folder: Path
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, listing: RawListing) -> None:
         self.folder = folder
-        self._listing = list_raw(folder, may_be_empty=True)
-        self._raw_scenes = self._listing.scenes
+        self._listing = listing
+        self._raw_scenes = listing.scenes
         # A tree may hold other files on purpose, for example only sensor streams.
         self._is_for_segmentation = any(
             _OF_SEGMENTATION.intersection(scene.files) for scene in self._raw_scenes.values()
@@ -137,10 +135,7 @@ class RawTree(Place):
     def verify_rest(self) -> list[Finding]:
         """Check the label map and the files in tasks/, and find what is not used."""
         findings = list(self._listing.findings)
-        # Own scenes may have categories of their own.
-        has_own_alone = self._raw_scenes and self._raw_scenes.keys().isdisjoint(official_splits())
-        check = label_map_at if has_own_alone else _check_label_map
-        findings += _attempt("", check, self._listing.label_map)
+        findings += _attempt("", self._check_label_map)
         for folder in (self.folder, self.folder / release.TASKS_DIR):
             findings += self._compare_with_records(folder)
         for kind, path in self._listing.shared.items():
@@ -149,6 +144,18 @@ class RawTree(Place):
             message = "no scene has a mesh or an annotation: only the existing files are checked"
             findings.append(Finding(message=message, subject=self.name, severity="note"))
         return findings
+
+    def _check_label_map(self) -> None:
+        """Compare the label map of the tree with that of the release.
+
+        Raises:
+            FileError: It is damaged, or differs.
+        """
+        difference = describe_differences(self._label_map)
+        # Own scenes may have categories of their own.
+        has_own_alone = self._raw_scenes and self._raw_scenes.keys().isdisjoint(official_splits())
+        if difference and not has_own_alone:
+            raise FileError(self._label_map.source, difference, LABEL_MAP_HINT)
 
     def describe(self) -> dict[str, Any]:
         """Name the label map and the files that belong to no scene."""
@@ -241,18 +248,6 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     hint = _HINT_DOWNLOAD_SCENE if is_of_release else ""
     for fault in faults:
         yield Finding(message=fault, subject=folder, scene_id=scene_id, hint=hint)
-
-
-def _check_label_map(path: Path | None) -> None:
-    """Compare the label map of a tree with that of the release.
-
-    Raises:
-        FileError: It is damaged, or differs.
-    """
-    label_map = label_map_at(path)
-    difference = describe_differences(label_map)
-    if difference:
-        raise FileError(label_map.source, difference, LABEL_MAP_HINT)
 
 
 def _check_record(path: Path, expected: object, identify: Callable[[Path], object]) -> None:

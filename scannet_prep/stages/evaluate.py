@@ -22,7 +22,7 @@ from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
 from scannet_prep.predictions.reader import find_predictions
-from scannet_prep.processed.groups import classes_of_instances
+from scannet_prep.processed.annotate import classes_of_instances
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scenes import Split, official_scenes

@@ -25,12 +25,13 @@ from scannet_prep.base.files import (
     write_temporary,
 )
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.json import Count, Crc32, make_decoder, parse_record
+from scannet_prep.base.json import Count, Crc32, parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import MissingFileError, ScanNetPrepError, UsageError
 from scannet_prep.export import EXPORT_NAME, FORMATS, SEGMENTS, find_function
 from scannet_prep.export.arrays import encode_file, in_frame
-from scannet_prep.processed.manifest import SceneIdText, write_manifest
+from scannet_prep.processed.manifest import write_manifest
+from scannet_prep.processed.scene import SceneIdText
 from scannet_prep.release.label_sets import SCANNET20, LabelSet, parse_label_set
 from scannet_prep.release.scenes import Split
 from scannet_prep.source.place import ProcessedScenes, open_processed
@@ -77,7 +78,7 @@ class ExportManifest(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet
     unfinished: tuple[str, ...] = ()
 
 
-_DECODER = make_decoder(ExportManifest)
+_DECODER = msgspec.json.Decoder(ExportManifest)
 
 
 class ExportTask(NamedTuple):

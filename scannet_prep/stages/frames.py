@@ -48,8 +48,8 @@ from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
 from scannet_prep.release.scenes import SCENE_ID, official_splits, read_scene_list
 from scannet_prep.remote.addresses import public_url
-from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, Stage, run
-from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
+from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, SceneTask, Stage, run
+from scannet_prep.stages.selection import Selection, select_scenes
 
 __all__ = ["count", "plan", "read_frame_list", "run"]
 

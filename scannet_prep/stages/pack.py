@@ -23,11 +23,11 @@ from scannet_prep.base.files import (
     check_space,
     make_directory,
     remove_temporaries,
+    run_lock,
     write_atomically,
     writing,
 )
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import UsageError
 from scannet_prep.release.files import ACCEPTANCE_NAME

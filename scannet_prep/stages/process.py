@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from scannet_prep.base.files import Fingerprint, write_temporary
@@ -33,11 +34,10 @@ from scannet_prep.processed.manifest import (
 from scannet_prep.processed.scene import ProcessOptions, SceneMeta, encode_processed
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import MESH
-from scannet_prep.release.irregularities import summarize_warnings
 from scannet_prep.release.label_map import LabelMap, describe_differences, label_map_at
 from scannet_prep.release.scenes import Split, official_splits
-from scannet_prep.stages.scene_run import RunPlan, Stage, run
-from scannet_prep.stages.selection import SceneTask, Selection, select_scenes
+from scannet_prep.stages.scene_run import RunPlan, SceneTask, Stage, run
+from scannet_prep.stages.selection import Selection, select_scenes
 
 __all__ = ["plan", "run"]
 
@@ -104,10 +104,12 @@ def plan(
     listing = list_raw(raw_dir)
     if (out_dir / EXPORT_NAME).exists() or os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds other files than processed scenes", _HINT_FOLDER)
-    before = _read_manifest(out_dir)
+    before = read_manifest(out_dir, may_be_missing=True)
     if not isinstance(options, ProcessOptions):
         options = replace(before.options, **(options or {}))  # type: ignore[arg-type]
+    about = f"{options.flags}: {options.label_set.name}"
     label_map = label_map_at(listing.label_map)
+    map_difference = describe_differences(label_map)
     context = ProcessContext(options, label_map, is_strict)
     difference = _compare_heads(before, context)
     if difference and not (is_forced and selection.has_all):
@@ -137,7 +139,7 @@ def plan(
         else:
             kept.append(scene_id)
 
-    notes = [*_check_label_map(context), *listing.findings]
+    notes = [*_check_label_map(context, map_difference), *listing.findings]
     if raw_gone:
         if difference:
             problem = (
@@ -150,7 +152,7 @@ def plan(
         stage=_STAGE,
         source=raw_dir,
         out_dir=out_dir,
-        about=f"{options.flags}: {options.label_set.name}, label map: {label_map.source}",
+        about=f"{about}, label map: {label_map.source}",
         context=context,
         before=before,
         head=Manifest(options, label_map.digest, program_version=VERSION),
@@ -161,14 +163,6 @@ def plan(
         has_all=selection.has_all,
         needed_bytes=_estimate_bytes(tasks, options),
     )
-
-
-def _read_manifest(out_dir: Path) -> Manifest:
-    """Read the manifest of the output folder; an empty one if it has none."""
-    try:
-        return read_manifest(out_dir)
-    except MissingFileError:
-        return Manifest(ProcessOptions())
 
 
 def _compare_heads(before: Manifest, context: ProcessContext) -> str:
@@ -192,14 +186,13 @@ def _estimate_bytes(tasks: Iterable[SceneTask], options: ProcessOptions) -> int:
     return int(mesh_bytes * (_SIZE_OF_MESH_WITH_FACES if options.faces else _SIZE_OF_MESH))
 
 
-def _check_label_map(context: ProcessContext) -> list[Finding]:
-    """Compare the label map with the one of the release, and describe the difference.
+def _check_label_map(context: ProcessContext, difference: str) -> list[Finding]:
+    """Describe how the label map differs from that of the release, if it does.
 
     Raises:
         FileError: They differ, and the run is strict.
     """
     source = context.label_map.source
-    difference = describe_differences(context.label_map)
     if difference and context.is_strict:
         raise FileError(source, difference, _HINT_LABEL_MAP)
     note = Finding(message=difference, subject=source, severity="note")
@@ -277,7 +270,8 @@ def _check_warnings(meta: SceneMeta, *, is_strict: bool) -> None:
 
 def _find_outdated(task: SceneTask, outcome: object) -> set[Path]:
     """List the files of a scene that hold an earlier result, which no longer counts."""
-    paths = {processed_path(task.path.parent.parent, split, task.scene_id) for split in Split}
+    out_dir = task.path.parent.parent
+    paths = {out_dir / split / task.path.name for split in Split}
     if not isinstance(outcome, Finding) or outcome.error not in _CONTENT_ERRORS:
         paths.remove(task.path)
     return paths
@@ -285,19 +279,16 @@ def _find_outdated(task: SceneTask, outcome: object) -> set[Path]:
 
 def _describe_warnings(_: object, manifest: Manifest) -> list[Finding]:
     """Describe the oddities of the raw files, each once."""
-    warnings = []
-    for name, entry in manifest.scenes.items():
-        warnings += [(name, warning) for warning in entry.warnings]
     return [
         Finding(message=f"{text} ({list_some(scenes)})", severity="note")
-        for text, scenes in summarize_warnings(warnings)
+        for text, scenes in manifest.summarize_warnings()
     ]
 
 
 _STAGE = Stage(
     name="process",
     make=_make_scene,
-    read=_read_manifest,
+    read=partial(read_manifest, may_be_missing=True),
     write=write_manifest,
     find_outdated=_find_outdated,
     finish=_describe_warnings,

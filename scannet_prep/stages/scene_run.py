@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,21 +26,24 @@ from scannet_prep.base.files import (
     make_directory,
     put_in_place,
     remove_temporaries,
+    run_lock,
     write_if_changed,
     writing,
 )
-from scannet_prep.base.findings import Finding, sort_findings
-from scannet_prep.base.lock import run_lock
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import OutputError
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
-from scannet_prep.release.scenes import RELEASE_ID
-from scannet_prep.stages.selection import write_failed_list
+from scannet_prep.release.scenes import RELEASE_ID, Split
 
 WORK_NAME = ".scannet-prep-work"
 """A folder in the output folder for folders that are not finished; removed at the end."""
 
+FAILED_NAME = "failed.txt"
+
+_FAILED_HEADER = "# Scenes that failed. To try them again: --scenes @failed.txt\n"
 _SAVE_INTERVAL_S = 5.0
 _HINT_CHANGED = "run the same command again"
 
@@ -48,6 +51,33 @@ _HINT_CHANGED = "run the same command again"
 def find_nothing(*_: Any) -> list[Any]:  # noqa: ANN401 - any arguments
     """Return an empty list."""
     return []
+
+
+@dataclass(frozen=True, slots=True)
+class SceneTask:
+    """One scene to make from raw files.
+
+    Attributes:
+        scene: Its raw files.
+        split: The split it goes into.
+        path: The file or folder to write.
+        reason: The reason why it has to be made.
+    """
+
+    scene: RawScene
+    split: Split
+    path: Path
+    reason: str = ""
+
+    @property
+    def scene_id(self) -> str:
+        """The scene."""
+        return self.scene.scene_id
+
+    @property
+    def source(self) -> Path:
+        """The folder of its raw files, for messages."""
+        return self.scene.directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +194,8 @@ def run(
             raise OutputError(f"{out_dir}: another run has changed it", _HINT_CHANGED)
         check_space(out_dir, plan.needed_bytes)
         record = _RunState(plan)
-        record.save()
+        if plan.tasks:
+            record.save()
         # After the manifest, which shows whose folder this is. Own scenes do not derive from
         # ScanNet.
         if any(RELEASE_ID.fullmatch(task.scene_id) for task in plan.tasks):
@@ -185,7 +216,7 @@ def run(
         out_dir=out_dir,
         made=tuple(sorted(record.made)),
         kept=plan.kept,
-        failures=sort_findings([*plan.failures, *record.new_failures]),
+        failures=tuple(sorted([*plan.failures, *record.new_failures])),
         notes=(*plan.notes, *notes),
         manifest=record.manifest,
     )
@@ -279,3 +310,18 @@ def _put_in_place(temporary_path: Path, path: Path) -> None:
             path.replace(outdated_path)
         temporary_path.replace(path)
     shutil.rmtree(outdated_path, ignore_errors=True)
+
+
+def write_failed_list(folder: Path, scene_ids: Collection[str]) -> None:
+    """Write `failed.txt`, for `--scenes @failed.txt`, or remove it if nothing has failed.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    path = folder / FAILED_NAME
+    if scene_ids:
+        lines = "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids))
+        write_if_changed(path, f"{_FAILED_HEADER}{lines}".encode())
+    elif path.exists():
+        with writing(path):
+            path.unlink()

@@ -6,10 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.files import write_if_changed, writing
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import UnknownSceneError
-from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.scenes import (
     SCENE_ID,
     Split,
@@ -18,9 +16,6 @@ from scannet_prep.release.scenes import (
     suggest_scene_id,
 )
 
-FAILED_NAME = "failed.txt"
-
-_FAILED_HEADER = "# Scenes that failed. To try them again: --scenes @failed.txt\n"
 _HINT_IDS = (
     "scene ids of the release run from scene0000_00 to scene0806_00; "
     "separate several by blanks, or write @FILE for a file with one on each line"
@@ -87,33 +82,6 @@ class Selection:
             splits = ", ".join(self.splits) or "any split"
             raise UnknownSceneError(f"{place}: has no {wanted} in {splits}", hint)
         return sorted(selected)
-
-
-@dataclass(frozen=True, slots=True)
-class SceneTask:
-    """One scene to make from raw files.
-
-    Attributes:
-        scene: Its raw files.
-        split: The split it goes into.
-        path: The file or folder to write.
-        reason: The reason why it has to be made.
-    """
-
-    scene: RawScene
-    split: Split
-    path: Path
-    reason: str = ""
-
-    @property
-    def scene_id(self) -> str:
-        """The scene."""
-        return self.scene.scene_id
-
-    @property
-    def source(self) -> Path:
-        """The folder of its raw files, for messages."""
-        return self.scene.directory
 
 
 def select_scenes(
@@ -204,18 +172,3 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[str, ...]:
                 raise UnknownSceneError(problem, suggest_scene_id(name) or _HINT_IDS)
             scene_ids[name] = None
     return tuple(scene_ids)
-
-
-def write_failed_list(folder: Path, scene_ids: Collection[str]) -> None:
-    """Write `failed.txt`, for `--scenes @failed.txt`, or remove it if nothing has failed.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    path = folder / FAILED_NAME
-    if not scene_ids:
-        with writing(path):
-            path.unlink(missing_ok=True)
-        return
-    lines = "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids))
-    write_if_changed(path, f"{_FAILED_HEADER}{lines}".encode())

@@ -27,10 +27,10 @@ from scannet_prep.base.files import (
     check_space,
     make_directory,
     remove_temporaries,
+    run_lock,
     write_if_changed,
 )
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, MissingFileError, OutputError
 from scannet_prep.processed.manifest import (
@@ -43,7 +43,8 @@ from scannet_prep.processed.manifest import (
 from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.source.place import find_kind
 from scannet_prep.source.trees import Frames
-from scannet_prep.stages.selection import FAILED_NAME, Selection, write_failed_list
+from scannet_prep.stages.scene_run import FAILED_NAME, write_failed_list
+from scannet_prep.stages.selection import Selection
 
 _FOLDERS = {
     "processed": Path("data/processed"),

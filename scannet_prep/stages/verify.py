@@ -7,25 +7,30 @@ open_place --> Place.verify for each scene, Place.verify_rest --> findings
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from scannet_prep.base.findings import Finding, sort_findings
+import numpy as np
+
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import UsageError
+from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.scenes import Split, official_scenes, official_splits
 from scannet_prep.source.place import open_place
 from scannet_prep.source.scenes import Place
-from scannet_prep.stages.comparison import count_changes, iter_differences
 from scannet_prep.stages.selection import Selection
 
 # Starting a worker process takes as long as checking so much.
 _SMALL_BYTES = 100_000_000
 _HINT_SELECTION = "check --scenes and --splits"
+# Facts about how a scene was made, which do not change what it is.
+_NOT_COMPARED = {"program_version", "inputs"}
+_UNLABELED = "unlabeled"
 
 
 class CheckTask(NamedTuple):
@@ -145,7 +150,7 @@ def run(
         splits=_count_official(splits, selection),
         damaged_scenes=tuple(sorted(damaged - {""})),
         classes=dict(changes.most_common()),
-        findings=sort_findings(findings),
+        findings=tuple(sorted(dict.fromkeys(findings))),
     )
 
 
@@ -163,9 +168,52 @@ def _check(
     there = other.read(scene_id)
     findings = [
         Finding(message=message, subject=task.source, scene_id=scene_id)
-        for message in iter_differences(here, there)
+        for message in _iter_differences(here, there)
     ]
-    return findings, count_changes(here, there)
+    return findings, _count_changes(here, there)
+
+
+def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[str]:
+    """Describe each array that differs, by its first row in both copies, and the description."""
+    arrays = here.arrays()
+    others = there.arrays()
+    del arrays["meta"], others["meta"]
+    for key in {**arrays, **others}:
+        array = arrays.get(key)
+        other = others.get(key)
+        if array is None or other is None:
+            yield f"{key}: in one of the copies only"
+            continue
+        if (array.dtype, array.shape) != (other.dtype, other.shape):
+            yield f"{key}: {array.dtype} {array.shape}, there {other.dtype} {other.shape}"
+            continue
+        different = np.nonzero(array != other)
+        rows = np.unique(different[0])
+        if len(rows):
+            first = rows[0]
+            counts = f"{len(rows):,} of {len(array):,} rows differ"
+            values = f"{array[first]}, there {other[first]}"
+            yield f"{key}: {counts}, first row {first}: {values}"
+    meta = here.meta.to_json()
+    other_meta = there.meta.to_json()
+    keys = [key for key in meta.keys() - _NOT_COMPARED if meta[key] != other_meta.get(key)]
+    if keys:
+        yield f"meta: other {', '.join(sorted(keys))}"
+
+
+def _count_changes(here: ProcessedScene, there: ProcessedScene) -> Counter[str]:
+    """Count the vertices whose class differs, by both classes, such as `wall -> floor`."""
+    label_set = here.meta.options.label_set
+    labels = here.stored_labels
+    others = there.stored_labels
+    if there.meta.options.label_set != label_set or labels.shape != others.shape:
+        return Counter()
+    names = np.array([_UNLABELED, *label_set.names])
+    is_different = labels != others
+    names_here = names[labels[is_different]]
+    names_there = names[others[is_different]]
+    pairs = zip(names_here, names_there, strict=True)
+    return Counter(f"{name} -> {other_name}" for name, other_name in pairs)
 
 
 def _count_official(splits: Mapping[str, str], selection: Selection) -> dict[str, dict[str, int]]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.raw.segments import Group
+from scannet_prep.raw.files import Group
 from scannet_prep.release.scenes import SceneId, Split, official_splits
 from scannet_prep.synthetic.room import (
     SHELL,

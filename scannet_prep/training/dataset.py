@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.memory import keep_freed_memory
+from scannet_prep.base.machine import keep_freed_memory
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ScanNetPrepError, UnknownSceneError, UsageError
 from scannet_prep.processed.scene import widen_normals

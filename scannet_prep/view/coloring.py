@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.scores import IntArray
-from scannet_prep.processed.annotate import AnnotatedGroup
-from scannet_prep.processed.groups import raw_ids_of_groups
+from scannet_prep.processed.annotate import AnnotatedGroup, raw_ids_of_groups
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scenes import Split

@@ -20,7 +20,7 @@ from scannet_prep.evaluation.overlaps import InstancePrediction, InstanceTruth
 from scannet_prep.evaluation.scores import IntArray, ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.evaluation.verdicts import Judgement, Verdict, find_top_masks, judge_instances
-from scannet_prep.processed.groups import classes_of_instances
+from scannet_prep.processed.annotate import classes_of_instances
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.view.coloring import (

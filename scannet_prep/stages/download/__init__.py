@@ -13,8 +13,13 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from scannet_prep.base.files import check_space, make_directory, write_atomically, write_if_changed
-from scannet_prep.base.lock import run_lock
+from scannet_prep.base.files import (
+    check_space,
+    make_directory,
+    run_lock,
+    write_atomically,
+    write_if_changed,
+)
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
@@ -23,7 +28,7 @@ from scannet_prep.release.scenes import Split
 from scannet_prep.remote.http import HttpClient
 from scannet_prep.stages.download.fetch import DownloadReport, Fetcher
 from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile, plan
-from scannet_prep.stages.selection import write_failed_list
+from scannet_prep.stages.scene_run import write_failed_list
 
 __all__ = [
     "HOW_TO_SIGN",
