@@ -165,7 +165,7 @@ def read_manifest(out_dir: Path, *, may_be_missing: bool = False) -> Manifest:
         FileError: It cannot be read, is damaged, or was written by another program or version.
     """
     path = out_dir / MANIFEST_NAME
-    # What is wrong with a file in place of the folder, reading says.
+    # If the folder is a file, reading raises the error that says so.
     if may_be_missing and not (path.exists() or out_dir.is_file()):
         return Manifest(ProcessOptions())
     return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
