@@ -59,14 +59,14 @@ def draw_dot(point, intrinsic, size):
     return np.exp(-((columns - u) ** 2 + (rows - v) ** 2) / 40)
 
 
-def make_frame(number):
-    dot = draw_dot(POINTS[number], COLOR_INTRINSIC, COLOR_SIZE)
+def make_frame(number, color=(COLOR_SIZE, COLOR_INTRINSIC), depth=(DEPTH_SIZE, DEPTH_INTRINSIC)):
+    dot = draw_dot(POINTS[number], *reversed(color))
     file = io.BytesIO()
     image = np.repeat((255 * dot).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
     Image.fromarray(image).save(file, "JPEG", quality=98)
-    is_near = draw_dot(POINTS[number], DEPTH_INTRINSIC, DEPTH_SIZE) > 0.3
-    depth = (is_near * POINTS[number, 2] * 1000).astype(np.uint16)
-    return POSES[number], file.getvalue(), depth
+    is_near = draw_dot(POINTS[number], *reversed(depth)) > 0.3
+    image = (is_near * POINTS[number, 2] * 1000).astype(np.uint16)
+    return POSES[number], file.getvalue(), image
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +282,39 @@ def test_program_sees_known_points_where_images_show_them(
         check(*view)
     assert extract(raw_dir, tmp_path).json["kept"] == SCENES
     assert run_main("verify", tmp_path).status == 0
+
+
+def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, tmp_path):
+    color = ((1296, 968), make_intrinsic(1170.25, 1172.5, 647.75, 484))
+    depth = ((640, 480), make_intrinsic(577.5, 578.75, 318.75, 242.5))
+    data = encode_stream(
+        [make_frame(number, color, depth) for number in range(6)], 1000.0, color, depth
+    )
+    stream = raw_file(tmp_path / "raw", ".sens")
+    stream.parent.mkdir(parents=True)
+    stream.write_bytes(data)
+    out_dir = tmp_path / "out"
+    outcome = extract(tmp_path / "raw", out_dir, "--layout", "monosdf", "--every", "1")
+    assert outcome.status == 0, outcome.stderr
+
+    cameras = np.load(out_dir / TRAIN / "cameras.npz")
+    for position, number in enumerate((0, 1, 2, 4, 5)):
+        frame = FrameFolder(out_dir)[TRAIN][position]
+        matrix = cameras[f"world_mat_{position}"]
+        image = load(out_dir / TRAIN / f"image/{position:06}.png")
+        metres = np.load(out_dir / TRAIN / f"depth/{position:06}.npy")
+        assert (image.shape, metres.shape, metres.dtype) == ((384, 384, 3), (384, 384), np.float32)
+        check(image, number, np.eye(3), matrix)
+        check(frame.read("depth"), number, np.eye(3), matrix)
+        assert np.array_equal(frame.read("depth"), np.rint(1000 * metres))
+        # Cameras lie within the box from -1 to 1, and those of the border 1.5 m within.
+        in_box = np.linalg.inv(cameras[f"scale_mat_{position}"]) @ POSES[number]
+        assert np.abs(in_box[:3, 3]).max() < 1
+        intrinsic = frame.scene.color_camera.intrinsic
+        check(frame.read("color"), number, intrinsic, np.linalg.inv(frame.pose))
+
+    small = extract(raw_dir, tmp_path / "small", "--layout", "monosdf").json["failures"]
+    assert small[0]["message"].endswith("too small for a square of 768")
 
 
 def test_depth_is_not_aligned_between_cameras_at_different_places(raw_dir, tmp_path):

@@ -159,6 +159,19 @@ def resize_color(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.
     return np.array(resized, np.uint8)
 
 
+def crop(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Take the middle of an image.
+
+    Args:
+        image: uint8 (H, W, 3).
+        size: New width and height.
+    """
+    width, height = size
+    top = (image.shape[0] - height) // 2
+    left = (image.shape[1] - width) // 2
+    return image[top : top + height, left : left + width]
+
+
 def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
     """Resize an image of numbers; each new pixel is the old one that contains its middle.
 

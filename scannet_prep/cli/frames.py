@@ -27,6 +27,7 @@ layouts, each with its own default options (docs/frames.md has the programs):
   openeqa       episodes of OpenEQA
   sens          files of ScanNet's SensReader for C++: SuperGlue
   simplerecon   SimpleRecon
+  monosdf       MonoSDF: square images, cameras.npz
 
 examples:
   scannet-prep frames --size 320x240

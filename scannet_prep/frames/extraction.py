@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, make_directory, writing
 from scannet_prep.base.images import (
+    crop,
     encode_jpeg,
     encode_pgm,
     encode_png,
@@ -34,11 +35,12 @@ from scannet_prep.errors import FileError
 from scannet_prep.frames.correspondences import find_vertices, list_pixels
 from scannet_prep.frames.folder import RECORD_NAME, FramesRecord
 from scannet_prep.frames.labels import make_label_image, make_label_table
-from scannet_prep.frames.layouts import LAYOUTS
+from scannet_prep.frames.layouts import LAYOUTS, Layout
 from scannet_prep.frames.options import SOURCE_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.scene_files import SCENE_CONTENTS
 from scannet_prep.raw.files import read_raw_file
-from scannet_prep.raw.sensor_stream import Frame, SensorStream
+from scannet_prep.raw.mesh import Mesh
+from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.files import MESH
@@ -47,6 +49,7 @@ from scannet_prep.release.scenes import Split
 
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _PNG_LEVEL = 1
+_MILLIMETRES = np.float32(1000)
 
 
 def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dict[str, int]:
@@ -94,38 +97,20 @@ def extract_scene(
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
         numbers, lost = options.select(stream.is_tracked, listed)
-        stored = stream.color_camera
-        depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
-        default_size = depth_camera.size if layout.shrinks_color else stored.size
-        color_camera = stored.resized(options.size or default_size)
-        if layout.aligns_depth:
-            depth_camera = color_camera
-        read_depth = _align_depth if layout.aligns_depth else Frame.depth
         read_mesh = cache(partial(read_raw_file, MESH, scene.path(MESH)))
-        # What is written of a frame: the bytes of a file, or a value to encode.
-        makers: dict[str, Callable[[Frame], Any]] = {
-            "color": lambda frame: resize_color(frame.color(), color_camera.size),
-            "depth": lambda frame: resize_nearest(read_depth(frame), depth_camera.size),
-            "pose": lambda frame: frame.pose,
-            "vertices": lambda frame: find_vertices(
-                read_mesh(), frame.pose, depth_camera, makers["depth"](frame)
-            ),
-            "correspondences": lambda frame: list_pixels(
-                find_vertices(read_mesh(), frame.pose, color_camera)
-            ),
-        }
-        if color_camera.size == stored.size and layout.of_frame["color"].endswith(".jpg"):
-            makers["color"] = Frame.checked_jpeg
-        if layout.has_intrinsics:
-            intrinsics = depth_camera.intrinsic[:3, :3]
-            makers["pose"] = lambda frame: {"intrinsics": intrinsics, "pose": frame.pose}
+        color_camera, depth_camera, makers = _choose_makers(stream, layout, options.size, read_mesh)
         for content, ids in (("labels", options.label_set), ("instances", "raw")):
             if content in contents:
                 path = scene.path(SOURCE_KINDS[content])
                 archive = stack.enter_context(open_zip(path))
                 table = make_label_table(ids, label_map)
                 makers[content] = partial(
-                    make_label_image, archive, path, stored.size, color_camera.size, table
+                    make_label_image,
+                    archive,
+                    path,
+                    stream.color_camera.size,
+                    color_camera.size,
+                    table,
                 )
         for position, number in enumerate(numbers):
             frame = stream[number]
@@ -156,14 +141,62 @@ def extract_scene(
     return record
 
 
-def _align_depth(frame: Frame) -> NDArray[np.uint16]:
+def _choose_makers(
+    stream: SensorStream,
+    layout: Layout,
+    size: tuple[int, int] | None,
+    read_mesh: Callable[[], Mesh],
+) -> tuple[SensorCamera, SensorCamera, dict[str, Callable[[Frame], Any]]]:
+    """Choose what is written of the frames of a stream.
+
+    Returns:
+        The cameras for the images of color and depth that are written; and the functions that make
+        the content of a file from a frame, by content: its bytes, or a value to encode.
+
+    Raises:
+        FileError: The color images are too small for the layout.
+    """
+    stored = stream.color_camera
+    if min(stored.size) < layout.crop:
+        problem = f"has color images of {stored.size}, too small for a square of {layout.crop}"
+        raise FileError(stream.path, problem, "choose another layout for this scene")
+    cropped = stored.cropped((layout.crop, layout.crop)) if layout.crop else stored
+    depth_camera = stream.depth_camera.resized(size or stream.depth_camera.size)
+    default_size = depth_camera.size if layout.shrinks_color else cropped.size
+    color_camera = cropped.resized(size or default_size)
+    read_depth: Callable[[Frame], Any] = Frame.depth
+    if layout.aligns_depth:
+        depth_camera = color_camera
+        read_depth = partial(_align_depth, color_camera)
+    makers: dict[str, Callable[[Frame], Any]] = {
+        "color": lambda frame: resize_color(crop(frame.color(), cropped.size), color_camera.size),
+        "depth": lambda frame: resize_nearest(read_depth(frame), depth_camera.size),
+        "pose": lambda frame: frame.pose,
+        "vertices": lambda frame: find_vertices(
+            read_mesh(), frame.pose, depth_camera, makers["depth"](frame)
+        ),
+        "correspondences": lambda frame: list_pixels(
+            find_vertices(read_mesh(), frame.pose, color_camera)
+        ),
+    }
+    if color_camera.size == stored.size and layout.of_frame["color"].endswith(".jpg"):
+        makers["color"] = Frame.checked_jpeg
+    if layout.of_frame["depth"].endswith(".npy"):
+        read_resized = makers["depth"]
+        makers["depth"] = lambda frame: read_resized(frame) / _MILLIMETRES
+    if layout.has_intrinsics:
+        intrinsics = depth_camera.intrinsic[:3, :3]
+        makers["pose"] = lambda frame: {"intrinsics": intrinsics, "pose": frame.pose}
+    return color_camera, depth_camera, makers
+
+
+def _align_depth(color: SensorCamera, frame: Frame) -> NDArray[np.uint16]:
     """Take the nearest pixel of depth for each pixel of color; 0 outside of the depth image.
 
     Raises:
         FileError: The cameras of the stream are at different places.
     """
     stream = frame.stream
-    color = stream.color_camera
     depth = stream.depth_camera
     if not np.array_equal(depth.extrinsic, color.extrinsic):
         problem = "its color camera and its depth camera are not at the same place"

@@ -227,7 +227,8 @@ class ExtractedFrame:
         camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
         try:
             if name.endswith(".npy"):
-                return np.asarray(np.load(io.BytesIO(data)))
+                values = np.asarray(np.load(io.BytesIO(data)))
+                return np.rint(1000 * values).astype(np.uint16) if content == "depth" else values
             if content != "color":
                 return decode_gray(data, camera.size)
             return decode_color(data, camera.size, "PNG" if name.endswith(".png") else "JPEG")

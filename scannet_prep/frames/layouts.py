@@ -30,6 +30,8 @@ class Layout:
         defaults: The options that are not those of `FrameOptions` by default.
         fixed: The options that cannot be chosen: with any other value, readers would stop, or take
             one frame for another.
+        crop: Width and height of the square in the middle of color images that is taken; 0 for all
+            of an image.
         aligns_depth: Whether depth images have the pixels of the color camera.
         shrinks_color: Whether color images have the size of the depth camera.
         has_intrinsics: Whether the file of a pose has the intrinsics of the depth camera, too.
@@ -40,6 +42,7 @@ class Layout:
     folder: str = "{scene}"
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    crop: int = 0
     aligns_depth: bool = False
     shrinks_color: bool = False
     has_intrinsics: bool = False
@@ -192,5 +195,14 @@ LAYOUTS = {
         of_scene={**_MATRIX_FOLDER, "{scene}.txt": "scan_info"},
         folder="{scans}/{scene}",
         fixed={"every": 1, **_EXACT},
+    ),
+    # Depth in metres. Its trainer reads maps of depth and normals that a network makes of `image`.
+    "monosdf": Layout(
+        of_frame={"color": "image/{position:06}.png", "depth": "depth/{position:06}.npy"},
+        of_scene={"cameras.npz": "projections"},
+        defaults={"every": 10},
+        fixed={"size": (384, 384), "keeps_lost": False},
+        crop=768,
+        aligns_depth=True,
     ),
 }

@@ -17,6 +17,8 @@ from scannet_prep.release.files import INFO, MESH
 
 # Whole numbers are the middles of pixels in ScanNet, and their corners in COLMAP and nerfstudio.
 _HALF_PIXEL = 0.5
+# In metres, around the cameras of MonoSDF.
+_FREE_SPACE = 1.5
 _POINT = np.dtype([("position", "<f4", 3), ("normal", "<f4", 3), ("color", "u1", 3)])
 _PLY_HEADER = """\
 ply
@@ -144,6 +146,22 @@ def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
     return _STREAM_INFO.format(record=record, matrices=texts, count=count).encode()
 
 
+def _make_projections(record: FramesRecord, _: RawScene) -> dict[str, NDArray[Any]]:
+    """Collect projections for MonoSDF, and the matrix from its unit box, which holds cameras."""
+    poses = record.read_poses().astype(np.float64)
+    centers = poses[:, :3, 3]
+    low = centers.min(axis=0, initial=np.inf)
+    high = centers.max(axis=0, initial=-np.inf)
+    # scan <- unit
+    scale = np.diag([*[(high - low).max() / 2 + _FREE_SPACE] * 3, 1])
+    scale[:3, 3] = (low + high) / 2
+    matrices = {}
+    for position, camera_from_scan in enumerate(np.linalg.inv(poses)):
+        matrices[f"scale_mat_{position}"] = scale.astype(np.float32)
+        matrices[f"world_mat_{position}"] = record.color_camera.intrinsic @ camera_from_scan
+    return matrices
+
+
 SCENE_CONTENTS: Mapping[str, Callable[[FramesRecord, RawScene], Any]] = {
     "intrinsic_color": lambda record, _: record.color_camera.intrinsic,
     "extrinsic_color": lambda record, _: record.color_camera.extrinsic,
@@ -156,6 +174,7 @@ SCENE_CONTENTS: Mapping[str, Callable[[FramesRecord, RawScene], Any]] = {
     "colmap_points": _encode_colmap_points,
     "points": _encode_points,
     "transforms": _make_transforms,
+    "projections": _make_projections,
     # Without the ending.
     "names": lambda record, _: {"images": [f"{number:05}" for number in record.frames]},
     "stream_info": _encode_stream_info,

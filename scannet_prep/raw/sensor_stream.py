@@ -106,6 +106,12 @@ class SensorCamera:
         intrinsic = (scaling @ self.intrinsic).astype(np.float32)
         return SensorCamera(size, intrinsic, self.extrinsic)
 
+    def cropped(self, size: tuple[int, int]) -> SensorCamera:
+        """Return the camera for the middle of images, of a smaller width and height."""
+        intrinsic = self.intrinsic.copy()
+        intrinsic[:2, 2] -= np.subtract(self.size, size) // 2
+        return SensorCamera(size, intrinsic, self.extrinsic)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
