@@ -339,7 +339,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     problem = f"{path.parent}: has no semantic predictions of 1 of 100 scenes: scene0707_00"
     renamed = path.rename(path.with_name("SCENE0707_00.npy"))
     check_refused(1, f"{problem}\nhint: did you mean SCENE0707_00.npy?")
-    problem = f"one: has no scene {official_scenes(Split.TEST)[1]} (99 are missing) in test"
+    problem = f"one: has no scene {official_scenes(Split.TEST)[1]} and 98 more in test"
     check_refused(2, problem, submission_place.with_name("one"))
     renamed.rename(tmp_path / "limited/scene0707_00.npy")
     check_refused(1, f"has predictions in {tmp_path}/limited, {tmp_path}/limited/100, ")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import UnknownSceneError
 from scannet_prep.release.scenes import (
     SCENE_ID,
@@ -76,9 +77,7 @@ class Selection:
         selected = self.select(held)
         missing = sorted(set(self.scene_ids or ()) - selected)
         if missing or (self.splits and not selected):
-            wanted = "scenes"
-            if missing:
-                wanted = f"scene {missing[0]} ({len(missing):,} are missing)"
+            wanted = f"scene {list_some(missing, 1)}" if missing else "scenes"
             splits = ", ".join(self.splits) or "any split"
             raise UnknownSceneError(f"{place}: has no {wanted} in {splits}", hint)
         return sorted(selected)
