@@ -275,12 +275,13 @@ def test_points_without_faces_have_the_normals_of_their_file(tmp_path):
     normals = np.array([(0, 0, 1), (0, 0, 1), (0.6, 0.8, 0), (0, 0, 0), (0, 0, 0), (0, -1, 0)])
     turn = np.array([[1, 0, 0, 0], [0, 0, -1, 0], [0, 1, 0, 0.5], [0, 0, 0, 1]])
 
-    sample = sample_from_mesh(file)
-    turned = sample_from_mesh(file, axis_alignment=turn)
-
-    np.testing.assert_allclose(sample["normals"], normals, atol=1e-3)
-    np.testing.assert_allclose(turned["normals"], normals @ turn[:3, :3].T, atol=1e-3)
-    with pytest.raises(FileError, match=r"cloud\.ply: its 0 faces join few of its 6 vertices"):
+    for matrix in (np.eye(4), turn):
+        with pytest.warns(UserWarning, match="cloud") as caught:
+            sample = sample_from_mesh(file, axis_alignment=matrix)
+        np.testing.assert_allclose(sample["normals"], normals @ matrix[:3, :3].T, atol=1e-3)
+    assert str(caught[0].message).endswith("has no faces: normals taken from the file")
+    problem = r"cloud\.ply: its 0 faces join few of its 6 vertices"
+    with pytest.warns(UserWarning, match="cloud"), pytest.raises(FileError, match=problem):
         sample_from_mesh(file, compute_segments=True)
 
 

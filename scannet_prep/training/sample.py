@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,8 @@ def sample_from_mesh(
 ) -> Sample:
     """Make a sample of a triangle mesh: the same dict as that of a dataset.
 
-    The arrays are those that `scannet-prep process` makes of a scene with this mesh alone. Nothing
-    is written.
+    The arrays are those that `scannet-prep process` makes of a scene with this mesh alone, and its
+    notes about the mesh are warnings. Nothing is written.
 
     Args:
         file: A PLY file in metres, with or without colours; `~` is the home folder.
@@ -76,6 +77,8 @@ def sample_from_mesh(
     label_set = parse_label_set(labels)
     path = Path(file).expanduser()
     mesh = read_raw_file(MESH, path)
+    for note in mesh.notes:
+        warnings.warn(f"{path}: {note.text}", stacklevel=2)
     matrix = None if axis_alignment is None else np.array(axis_alignment, np.float64)
     points, normals = points_and_normals(mesh.positions, mesh.faces, matrix, mesh.normals)
     unknown = np.full(len(points), -1, np.int32)
