@@ -2,12 +2,14 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from commands import SCENES, TEST, TRAIN, VAL, digests, edit_json, raw_file, run_main
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.base.files import Fingerprint
+from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, OutputError
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.npz import encode_npz
@@ -305,6 +307,43 @@ def test_command_that_cannot_be_carried_out_is_refused(raw_dir, tmp_path, words,
     assert message in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert digests(tmp_path).keys() == before.keys()
+
+
+class Stop(Progress):
+    """Interrupts a run after its first scene, and keeps the manifest that a kill would leave."""
+
+    def __init__(self, out_dir):
+        self.path = out_dir / "manifest.json"
+
+    def advance(self, count=1):
+        if count:
+            self.manifest = self.path.read_bytes()
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_run_that_stopped_is_unfinished_until_the_same_command_continues_it_with_its_options(
+    raw_dir, out_dir, is_killed
+):
+    stop = Stop(out_dir)
+    plan = stage.plan(raw_dir, out_dir, {"faces": True}, is_forced=True)
+    with pytest.raises(KeyboardInterrupt), ThreadPoolExecutor(1) as executor:
+        stage.run(plan, executor=executor, progress=stop)
+    if is_killed:
+        stop.path.write_bytes(stop.manifest)
+    else:
+        assert [*check_folder(out_dir).scenes] == [TRAIN]
+
+    # A run for other scenes leaves it unfinished.
+    assert process(raw_dir, out_dir, "--scenes", VAL).status == 0
+    missing = 1 + is_killed
+    with pytest.raises(FileError, match=f"has not finished: {missing} scenes? .* missing"):
+        ScanNet(out_dir, split="train")
+    outcome = process(raw_dir, out_dir)
+    assert len(outcome.json["made"]) == missing
+    manifest = check_folder(out_dir)
+    assert manifest.options.faces
+    assert [*manifest.scenes] == [*SCENES]
 
 
 def test_plan_of_a_folder_that_another_run_has_changed_is_refused(raw_dir, out_dir):
