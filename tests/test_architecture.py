@@ -8,11 +8,10 @@ import traceback
 from pathlib import Path
 
 import pytest
-from commands import PYTHON, run_words
+from commands import PYTHON, REPOSITORY_DIR, run_words
 
 from scannet_prep import errors
 
-REPOSITORY_DIR = Path(__file__).resolve().parents[1]
 PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
 ERROR_TYPES = [
     error_type

@@ -7,11 +7,11 @@ import random
 import re
 import subprocess
 import tarfile
-from pathlib import Path
 
 import pytest
 import zstandard
 from commands import (
+    PAGES,
     PYTHON,
     TRAIN,
     TREE,
@@ -86,7 +86,6 @@ def forge(groups, kind="raw", **facts):
     return join_frames(frames, {"kind": kind, "scenes": entries[1:], "version": 1} | facts)
 
 
-PAGE = Path(__file__).parents[1] / "docs/archive.md"
 SCENE = f"scans/{TRAIN}/{TRAIN}"
 TXT = f"{SCENE}.txt"
 
@@ -125,8 +124,7 @@ def test_frames_are_in_the_order_of_the_page_and_python_opens_them(packed):
 
 
 def test_reader_on_the_page_finds_a_scene_without_this_program(packed_dir, tmp_path):
-    page = PAGE.read_text()
-    (code,) = re.findall(r"```python\n(import io\n.*?)```", page, re.DOTALL)
+    (code,) = re.findall(r"```python\n(import io\n.*?)```", PAGES["docs/archive.md"], re.DOTALL)
     assert "scannet_prep" not in code
     (tmp_path / "data").mkdir()
     os.link(packed_dir / "processed.tar.zst", tmp_path / "data/scannet.tar.zst")

@@ -74,6 +74,7 @@ def test_help_of_command_fits_80_columns_and_its_examples_are_accepted(command, 
         ("process --labels-from obj", "invalid choice: 'obj'", "scannet-prep process --help"),
         ("verify --splits tain", "invalid choice: 'tain'", "verify --help"),
         ("verify . --limit 0", "'0' is not a whole number of at least 1", "verify --help"),
+        ("--print-completion ksh", "invalid choice: 'ksh'", "scannet-prep --help"),
         ("verify . --jobs ²", "'²' is not a whole number of at least 1", "verify --help"),
     ],
 )

@@ -3,15 +3,13 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from commands import PYTHON
+from commands import PYTHON, REPOSITORY_DIR
 
-REPOSITORY_DIR = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY_DIR / "tools"))
 
-import comparison  # noqa: E402 - see the path above
+import comparison
 
 OURS, OCTFORMER, *_ = comparison.PROGRAMS
 UNKNOWN = "a raw category that is not in the label map"

@@ -45,10 +45,3 @@ def test_script_is_valid_and_completes_words(shell, tmp_path):
         )
         names = [row.partition("\t")[0].rstrip("/") for row in outcome.stdout.splitlines()]
         assert names == [completed]
-
-
-def test_unknown_shell_is_wrong_usage():
-    outcome = run_main("--print-completion", "ksh")
-
-    assert outcome.status == 2
-    assert "invalid choice: 'ksh'" in outcome.stderr

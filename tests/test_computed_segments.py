@@ -91,22 +91,6 @@ def test_view_says_which_segments_are_computed(computed, tmp_path):
         assert ("computed segments" in page.read_text()) is is_computed
 
 
-def test_exports_take_computed_segments_of_test_scenes(computed, tmp_path):
-    segments = read_test_scene(computed).segments
-
-    def export(name, *words):
-        out_dir = tmp_path / name
-        outcome = run_main("export", computed, "-o", out_dir, "--format", *words)
-        assert outcome.status == 0, outcome.stderr
-        return out_dir
-
-    matrix = np.load(export("mask3d", "mask3d") / f"test/{TEST[5:]}.npy")
-    np.testing.assert_array_equal(matrix[:, 9], segments)
-    superpoints = export("oneformer3d", "oneformer3d") / "super_points"
-    numbers = np.fromfile(superpoints / f"{TEST}.bin", np.int64)
-    np.testing.assert_array_equal(numbers, segments)
-
-
 def write_segments(raw, tmp_path):
     """Copy the raw tree, with segments of the test scene as the Segmentator writes them."""
     copy = tmp_path / "raw"

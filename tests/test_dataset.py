@@ -334,7 +334,7 @@ def test_other_files_of_points_are_refused_without_executing_them(training_folde
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_scene_fails_alone_and_names_its_file(folder, tmp_path, kind):
     with store(kind, folder, tmp_path / "stored") as stored:
-        path = stored.paths[0]
+        path = stored.path
         if kind == "folder":
             path = path / "train/scene0001_00.npz"
         flip(path, path.stat().st_size // 3)

@@ -9,11 +9,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from commands import TRAIN, leave_unfinished, run_command, run_main, run_words
+from release_server import ReleaseServer, Status, at
 
 from scannet_prep import doctor
 from scannet_prep.errors import FileError
@@ -185,27 +184,13 @@ def test_low_limits_and_full_and_read_only_file_systems_are_reported(tmp_path):
     assert "collate_torch need none of it" in shared_memory
 
 
-class StatusHandler(BaseHTTPRequestHandler):
-    """Answers with the status that the path names."""
-
-    def do_GET(self):
-        self.send_response(int(self.path.split("/")[1]))
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
-def test_server_is_there_if_it_answers_whatever_the_status():
-    with HTTPServer(("127.0.0.1", 0), StatusHandler) as server:
-        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
-        url = f"http://me:secret@127.0.0.1:{server.server_port}"
-        findings = [doctor.check_server(f"{url}/{status}/") for status in (200, 403, 404, 503)]
-        server.shutdown()
-
-    assert {finding.severity for finding in findings} == {"ok"}
-    assert not any("secret" in finding.message for finding in findings)
+def test_server_is_there_if_it_answers_whatever_the_status(tmp_path):
+    with ReleaseServer(tmp_path) as server:
+        for status in (200, 403, 404, 503):
+            server.faults = [at(None, then=Status(status))]
+            finding = doctor.check_server(server.base_url.replace("//", "//me:secret@"))
+            assert finding.severity == "ok"
+            assert "secret" not in finding.message
     assert doctor.check_server(CLOSED).severity == "note"
     assert doctor.check_server("http://nobody.invalid/").severity == "note"
     assert doctor.check_server("kaldir").severity == "problem"

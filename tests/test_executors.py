@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from commands import PYTHON, digests, run_main, run_words
+from commands import PAGES, PYTHON, digests, run_main, run_words
 
 from scannet_prep import official_scenes
 from scannet_prep.base import workers
@@ -18,7 +18,6 @@ from scannet_prep.synthetic import write_release
 
 SCENES = official_scenes("train")[:6]
 SLURM_CLUSTER = 'SLURMCluster(cores=8, processes=8, memory="16GB", walltime="01:00:00")'
-PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +150,9 @@ def test_dask_options_that_cannot_be_used_are_refused(raw, tmp_path, monkeypatch
 @pytest.mark.extra("distributed")
 @pytest.mark.parametrize("name", ["Client", "SLURMCluster"])
 def test_program_of_the_cluster_page_runs(raw, tmp_path, name):
-    programs = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    programs = re.findall(
+        r"^```python\n(.*?)^```$", PAGES["docs/cluster.md"], re.DOTALL | re.MULTILINE
+    )
     program = next(text for text in programs if name in text)
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from commands import SCENES, TEST
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,11 +38,6 @@ accidents = st.tuples(
     st.sampled_from(SCENES),
 )
 label_maps = st.tuples(st.just("label map"), st.sampled_from([b"wall", b"vall"]))
-
-
-@pytest.fixture(scope="module")
-def whole_raw_dir(whole_dir):
-    return whole_dir / "raw"
 
 
 def cause(accident, scene_id, whole_raw_dir, work_dir):
@@ -105,7 +99,8 @@ def check_record(before, report, out_dir):
 
 @settings(max_examples=25)
 @given(st.lists(st.one_of(runs, runs, accidents, label_maps), min_size=2, max_size=8))
-def test_any_sequence_of_runs_leaves_one_set_of_options(whole_raw_dir, steps):
+def test_any_sequence_of_runs_leaves_one_set_of_options(whole_dir, steps):
+    whole_raw_dir = whole_dir / "raw"
     with tempfile.TemporaryDirectory() as folder:
         work_dir = Path(folder)
         shutil.copytree(whole_raw_dir, work_dir / "raw")

@@ -10,7 +10,7 @@ from commands import COMMAND, PYTHON, digests, find_blocks, run_main, run_words
 from tiny import Ply
 
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
-from scannet_prep.errors import FileError
+from scannet_prep.errors import FileError, UnknownSceneError
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.release import files as release
 from scannet_prep.release.scenes import SCENE_ID, SceneId, official_splits
@@ -234,8 +234,12 @@ def test_names_of_own_scenes_are_unlike_those_of_the_release():
     for name in ("room", "a", "B-2_c", "plot_01", "scene-kitchen", "7", LONGEST_NAME):
         assert SceneId(name).space is None
     taken = "scene0000_0 scene00_00 Scene0000_00 scene1 scene-0011_00 0011_00 scene0000_00_vh_clean"
-    for name in (*taken.split(), *["a.b", "_a", "a/b", "..", "٣"], f"{LONGEST_NAME}a"):
+    digits = "scene\u0660\u0660\u0660\u0660_\u0660\u0660"
+    others = ["", "a.b", "_a", "a/b", "..", "٣", f"{LONGEST_NAME}a", "scene0000_00\n", digits]
+    for name in (*taken.split(), *others):
         assert not SCENE_ID.fullmatch(name)
+        with pytest.raises(UnknownSceneError, match="is not a scene id"):
+            SceneId(name)
 
 
 def test_page_leads_from_a_mesh_to_a_picture_of_the_predictions(tmp_path):

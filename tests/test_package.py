@@ -7,18 +7,16 @@ import runpy
 import shlex
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 import yaml
-from commands import ACTIONLINT_DIR, PYTHON, find_program, run_main, run_words
+from commands import ACTIONLINT_DIR, PYTHON, REPOSITORY_DIR, find_program, run_main, run_words
 
 from scannet_prep.base.version import VERSION
 from scannet_prep.synthetic import write_release
 
 tomllib = pytest.importorskip("tomllib", reason="this Python has no tomllib")
 
-REPOSITORY_DIR = Path(__file__).parent.parent
 WORKFLOW_PATHS = sorted((REPOSITORY_DIR / ".github/workflows").glob("*.yml"))
 PROJECT = tomllib.loads((REPOSITORY_DIR / "pyproject.toml").read_text())["project"]
 SUPPORTED = ["3.10", "3.11", "3.12", "3.13", "3.14"]

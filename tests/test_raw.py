@@ -42,25 +42,18 @@ def test_compact_indices_have_the_smallest_type_that_holds_them(count, dtype):
     assert compact[-1] == count - 1
 
 
-def test_groups_may_lack_their_ids():
+def test_files_may_lack_ids_of_groups_and_metadata_and_name_their_scene_in_any_form():
     data = tiny.aggregation_file([{"segments": [], "label": ""}])
-
     (group,) = tiny.read_raw(AGGREGATION, data).groups
-
     assert (group.id, group.object_id, group.raw_category) == (None, None, "")
 
+    info = tiny.read_raw(INFO, b"colorHeight = 968\n  \nequation = a = b")
+    assert (info.axis_alignment, info.scene_type) == (None, None)
 
-def test_scene_that_a_json_file_names_is_read_in_any_form():
     for name, scene_id in (("null", ""), ('"plot"', "plot"), ('"scannet.plot"', "plot")):
         data = f'{{"segIndices": [0], "segGroups": [], "sceneId": {name}}}'.encode()
         for kind in (SEGMENTS, AGGREGATION):
             assert tiny.read_raw(kind, data).scene_id == scene_id
-
-
-def test_metadata_may_lack_all_that_is_used():
-    info = tiny.read_raw(INFO, b"colorHeight = 968\n  \nequation = a = b")
-
-    assert (info.axis_alignment, info.scene_type) == (None, None)
 
 
 # Properties and elements that a mesh may have; see `tiny.Ply`.
@@ -216,6 +209,9 @@ def test_damaged_or_foreign_file_is_refused_with_its_problem(kind, data, problem
         tiny.read_raw(kind, data)
 
 
+MESH_IN_SCANS = "scans/scene0000_00/scene0000_00_vh_clean_2.ply"
+
+
 def make_tree(root, *names):
     """Make empty files, and folders where a name ends with a slash."""
     for name in names:
@@ -329,24 +325,24 @@ def test_label_map_that_lies_with_the_scenes_is_found_and_others_are_named(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("names", "problem"),
     [
-        ("data/", "holds no scene folders"),
-        ("scans/scene00_00/scene00_00_vh_clean_2.ply", "scans/scene00_00: not used"),
-        ("scans", "scans: is not a folder, or a link that leads nowhere"),
+        (["data/"], "holds no scene folders"),
+        (["scans/scene00_00/scene00_00_vh_clean_2.ply"], "scans/scene00_00: not used"),
+        (
+            [MESH_IN_SCANS, "scans_test"],
+            "scans_test: is not a folder, or a link that leads nowhere",
+        ),
     ],
 )
-def test_tree_without_scenes_is_an_error_that_says_what_is_expected(tmp_path, name, problem):
-    make_tree(tmp_path / "raw", name)
+def test_tree_without_scenes_is_an_error_that_says_what_is_expected(tmp_path, names, problem):
+    make_tree(tmp_path / "raw", *names)
 
     with pytest.raises(FileError, match=problem):
         list_raw(tmp_path / "raw")
     with pytest.raises(MissingFileError, match="no such folder") as caught:
         list_raw(tmp_path / "absent")
     assert "scans/scene0000_00" in caught.value.hint
-
-
-MESH_IN_SCANS = "scans/scene0000_00/scene0000_00_vh_clean_2.ply"
 
 
 @pytest.mark.parametrize(

@@ -68,27 +68,6 @@ def test_scene_that_is_not_a_folder_fails_alone(two_dir, make, is_forced):
     assert "scene0002_00: is not a folder, or a link that leads nowhere" in str(failure)
 
 
-@pytest.mark.parametrize("command", ["process", "verify", "info"])
-@pytest.mark.parametrize(
-    ("name", "make", "problem"),
-    [
-        ("scans", link_to_nowhere, "is not a folder, or a link that leads nowhere"),
-        ("scans_test", os.mkfifo, "is not a folder, or a link that leads nowhere"),
-    ],
-)
-def test_unreadable_folder_of_scenes_is_an_error(tmp_path, command, name, make, problem):
-    other_name = "scans_test" if name == "scans" else "scans"
-    write_tiny(tmp_path / "raw")
-    (tmp_path / "raw/scans").rename(tmp_path / "raw" / other_name)
-    make(tmp_path / "raw" / name)
-    options = ["-o", tmp_path / "out"] if command == "process" else []
-
-    outcome = run_main(command, tmp_path / "raw", *options)
-
-    assert outcome.status == 1
-    assert f"raw/{name}: {problem}" in outcome.stderr
-
-
 @pytest.mark.parametrize(
     ("mode", "command"),
     [
@@ -116,17 +95,6 @@ def test_scene_folder_without_permission_fails_one_scene(two_dir, mode, command)
     assert "Permission denied" in outcome.stdout
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, link_to_device])
-@pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
-def test_raw_file_that_is_not_regular_is_refused(tmp_path, suffix, make):
-    scene = write_tiny(tmp_path, {suffix: None})
-    make(scene.directory / f"{TRAIN}{suffix}")
-    (scene,) = list_raw(tmp_path).scenes.values()
-
-    with pytest.raises(FileError, match=f"{suffix}: is a named pipe or a device"):
-        tiny.process_written(scene)
-
-
 @pytest.mark.parametrize(
     ("suffix", "max_bytes"),
     [
@@ -136,12 +104,19 @@ def test_raw_file_that_is_not_regular_is_refused(tmp_path, suffix, make):
         (INFO, "1,048,576"),
     ],
 )
-def test_raw_file_that_is_too_large_is_refused(tmp_path, suffix, max_bytes):
+def test_raw_file_that_is_too_large_or_not_regular_is_refused(tmp_path, suffix, max_bytes):
     scene = write_tiny(tmp_path)
-    os.truncate(scene.directory / f"{TRAIN}{suffix}", 1 << 40)
-
+    path = scene.directory / f"{TRAIN}{suffix}"
+    os.truncate(path, 1 << 40)
     with pytest.raises(FileError, match=f"bytes, expected at most {max_bytes}"):
         tiny.process_written(scene)
+
+    for make in (os.mkfifo, link_to_device):
+        path.unlink()
+        make(path)
+        (scene,) = list_raw(tmp_path).scenes.values()
+        with pytest.raises(FileError, match=f"{suffix}: is a named pipe or a device"):
+            tiny.process_written(scene)
 
 
 def test_failure_with_undecodable_path_is_recorded_in_manifest(tmp_path):

@@ -286,21 +286,6 @@ JPEG = b"\xff\xd8\xff\xfe\x00\x05abc" + FRAME_HEADER
 JPEG += b"\xff\xda\x00\x03\x01da\xff\x00ta\xff\xd0!\xff\xd9"
 
 
-def make_stream(
-    frames=3,
-    imu_frames=0,
-    *,
-    color=JPEG,
-    depth=DEPTH,
-    compressions=(2, 1),
-):
-    """Make a sensor stream of equal frames, with `imu_frames` empty inertial records."""
-    head = struct.pack("<IQ9s", 4, 9, b"StructSen") + bytes(256)
-    head += struct.pack("<2i4IfQ", *compressions, WIDTH, HEIGHT, WIDTH, HEIGHT, 1e3, frames)
-    frame = bytes(64) + struct.pack("<4Q", 1, 2, len(color), len(depth)) + color + depth
-    return head + frame * frames + struct.pack("<Q", imu_frames) + bytes(128 * imu_frames)
-
-
 def make_zip(compression=zipfile.ZIP_DEFLATED):
     """Make a zip file of two members, of 2,560 and 6 bytes."""
     file = io.BytesIO()
@@ -362,16 +347,24 @@ COLOR_CAMERA = (COLOR_SIZE, COLOR_INTRINSIC)
 DEPTH_CAMERA = (DEPTH_SIZE, DEPTH_INTRINSIC)
 
 
-def encode_stream(frames, depth_shift=1000.0, color=COLOR_CAMERA, depth=DEPTH_CAMERA):
-    """Encode a stream without inertial records, of cameras of a size and intrinsics."""
+def encode_stream(frames, depth_shift=1000.0, color=COLOR_CAMERA, depth=DEPTH_CAMERA, imu_frames=0):
+    """Encode a stream of cameras of a size and intrinsics, with empty inertial records.
+
+    A frame is its pose, its color image, and its depth image, an array or compressed already.
+    """
     sizes = (*color[0], *depth[0])
     data = struct.pack("<IQ9s", 4, 9, b"StructSen")
     for _, intrinsic in (color, depth):
         data += intrinsic.tobytes() + np.eye(4, dtype=np.float32).tobytes()
     data += struct.pack("<2i4IfQ", 2, 1, *sizes, depth_shift, len(frames))
     for pose, jpeg, image in frames:
-        compressed = zlib.compress(image.tobytes())
+        compressed = image if isinstance(image, bytes) else zlib.compress(image.tobytes())
         head = struct.pack("<4Q", 0, 0, len(jpeg), len(compressed))
-        data += pose.tobytes() + head
-        data += jpeg + compressed
-    return data + bytes(8)
+        data += pose.tobytes() + head + jpeg + compressed
+    return data + struct.pack("<Q", imu_frames) + bytes(128 * imu_frames)
+
+
+def make_stream(frames=3, imu_frames=0, *, color=JPEG, depth=DEPTH):
+    """Make a sensor stream of equal frames."""
+    camera = ((WIDTH, HEIGHT), np.eye(4, dtype=np.float32))
+    return encode_stream([(LOST, color, depth)] * frames, 1e3, camera, camera, imu_frames)

@@ -4,8 +4,6 @@ Ranks are processes that train together, as torchrun starts them. They run the s
 training page.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re
@@ -14,11 +12,11 @@ import shutil
 import socket
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
+from commands import PAGES
 from release_server import ReleaseServer
 
 from scannet_prep.processed.scene import ProcessOptions
@@ -44,33 +42,14 @@ SIZES = {
 TRAIN = [scene_id for scene_id in SIZES if scene_id < "scene0011"]
 
 
-@dataclass(frozen=True)
-class Stored:
-    """Scenes in one of the forms.
-
-    Attributes:
-        kind: One of `KINDS`.
-        place: The argument of `ScanNet`.
-        paths: The folder, or the archive.
-    """
-
-    kind: str
-    place: Any
-    paths: tuple[Path, ...]
-
-
 def make_folder(root):
     """Process synthetic scenes of the sizes above into a folder, beside their raw tree."""
     for scene_id, vertices in SIZES.items():
         write_release(root / "ScanNet", [scene_id], vertices=vertices)
-    report = process_into(root / "ScanNet", root / "processed")
-    assert not report.failures
-    return root / "processed"
-
-
-def process_into(raw_dir, folder):
     options = ProcessOptions(scannet200=True, faces=True)
-    return process.run(process.plan(raw_dir, folder, options), jobs=1)
+    plan = process.plan(root / "ScanNet", root / "processed", options)
+    assert not process.run(plan, jobs=1).failures
+    return root / "processed"
 
 
 def pack_into(folder, path):
@@ -81,21 +60,22 @@ def pack_into(folder, path):
 
 @contextmanager
 def store(kind, folder, target):
-    """Copy or pack the scenes of a processed folder into another one, or serve them from there."""
+    """Copy or pack the scenes of a processed folder into another one, or serve them from there.
+
+    The result has their `kind`, the `place` for `ScanNet`, and the `path` of the folder or archive.
+    """
     target.mkdir()
     if kind == "folder":
-        copy = Path(shutil.copytree(folder, target / "processed"))
-        yield Stored(kind, copy, (copy,))
-        return
-
-    path = pack_into(folder, target / "scannet.tar.zst")
-    if kind == "archive":
-        yield Stored(kind, path, (path,))
+        path = Path(shutil.copytree(folder, target / "processed"))
     else:
-        with ReleaseServer(target) as server:
-            server.etag = "weak"
-            server.files["/scannet.tar.zst"] = path
-            yield Stored(kind, f"{server.origin}/{path.name}", (path,))
+        path = pack_into(folder, target / "scannet.tar.zst")
+    if kind != "url":
+        yield SimpleNamespace(kind=kind, place=path, path=path)
+        return
+    with ReleaseServer(target) as server:
+        server.etag = "weak"
+        server.files["/scannet.tar.zst"] = path
+        yield SimpleNamespace(kind=kind, place=f"{server.origin}/{path.name}", path=path)
 
 
 def make_sample(count=40, seed=0):
@@ -119,8 +99,7 @@ def make_sample(count=40, seed=0):
     }
 
 
-PAGE = (Path(__file__).parents[1] / "docs/training.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGES["docs/training.md"], re.DOTALL)
 TRAIN_PY, EVALUATE_PY = [block for block in BLOCKS if "PATH, CHECKPOINT" in block]
 SCRIPTS = {"train.py": TRAIN_PY, "evaluate.py": EVALUATE_PY}
 # After two minutes, a rank counts as hanging.
