@@ -17,6 +17,7 @@ import contextlib
 import gzip
 import http.server
 import itertools
+import random
 import re
 import select
 import socket
@@ -320,8 +321,15 @@ class ReleaseServer:
         if self.server is not None or self.closing.is_set():
             return
         handler = type("Handler", (_Handler,), {"owner": self})
-        self.server = _Listener(("127.0.0.1", self.port), handler)
-        self.port = self.server.server_port
+        used_port = self.port
+        while self.server is None:
+            # The ports of clients are above these: none takes this one while the server is down.
+            self.port = used_port or random.randrange(16_000, 32_000)
+            try:
+                self.server = _Listener(("127.0.0.1", self.port), handler)
+            except OSError:
+                if used_port:
+                    raise
         poll_interval_s = 0.02
         threading.Thread(
             target=self.server.serve_forever, args=(poll_interval_s,), daemon=True

@@ -130,6 +130,9 @@ def test_other_label_map_is_refused_until_all_scenes_are_made_again(raw_dir, ali
     path.write_bytes(path.read_bytes().replace(b"\r\n", b"\r\r\n"))
     assert process(raw_dir, aligned_dir).json["made"] == []
     path.unlink()
+    path.symlink_to("nowhere")
+    assert "is a link that leads nowhere" in process(raw_dir, aligned_dir).json["message"]
+    path.unlink()
     built_in = process(raw_dir, aligned_dir)
     assert built_in.json["made"] == []
     assert "label map: the built-in label map" in built_in.stderr
