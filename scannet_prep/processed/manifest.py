@@ -139,10 +139,11 @@ class Manifest(msgspec.Struct, frozen=True, tag_field="format", tag=_FORMAT):
             for warning in entry.warnings:
                 counts = scene_counts.setdefault((warning.kind, warning.subject), Counter())
                 counts[scene_id] += warning.count
-        return [
-            (SceneWarning(kind, subject, counts.total()).text, [*counts])
-            for (kind, subject), counts in scene_counts.items()
-        ]
+        summaries = []
+        for (kind, subject), counts in scene_counts.items():
+            merged = SceneWarning(kind, subject, counts.total())
+            summaries.append((merged.text, [*counts]))
+        return summaries
 
 
 _MANIFEST_DECODER = msgspec.json.Decoder(Manifest)
@@ -153,7 +154,11 @@ def processed_path(out_dir: Path, split: str, scene_id: str) -> Path:
     return out_dir / split / f"{scene_id}.npz"
 
 
-def read_manifest(out_dir: Path, *, may_be_missing: bool = False) -> Manifest:
+def read_manifest(
+    out_dir: Path,
+    *,
+    may_be_missing: bool = False,
+) -> Manifest:
     """Read the manifest of a processed folder.
 
     Args:
@@ -166,7 +171,8 @@ def read_manifest(out_dir: Path, *, may_be_missing: bool = False) -> Manifest:
     """
     path = out_dir / MANIFEST_NAME
     # If the folder is a file, reading raises the error that says so.
-    if may_be_missing and not (path.exists() or out_dir.is_file()):
+    can_read = path.exists() or out_dir.is_file()
+    if may_be_missing and not can_read:
         return Manifest(ProcessOptions())
     return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
 
@@ -187,7 +193,12 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     return parse_record(data, path, _MANIFEST_DECODER, _HINT_AGAIN)
 
 
-def write_manifest(out_dir: Path, manifest: Any, *, name: str = MANIFEST_NAME) -> None:  # noqa: ANN401 - of an export, too
+def write_manifest(
+    out_dir: Path,
+    manifest: Any,  # noqa: ANN401 - of an export, too
+    *,
+    name: str = MANIFEST_NAME,
+) -> None:
     """Write the manifest of a processed folder or of an export, if it has changed.
 
     For other programs, it also records whether the folder is `complete`.

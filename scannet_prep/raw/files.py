@@ -135,7 +135,10 @@ _IDS_DECODER = msgspec.json.Decoder(_SegmentIds, strict=False)
 _GROUPS_DECODER = msgspec.json.Decoder(_GroupsFile, strict=False)
 
 
-def read_raw_file(kind: FileKind, path: Path) -> Any:  # noqa: ANN401 - depends on the kind
+def read_raw_file(
+    kind: FileKind,
+    path: Path,
+) -> Any:  # noqa: ANN401 - depends on the kind
     """Read a file of the release, which checks that it is complete and of its kind.
 
     Args:
@@ -152,7 +155,9 @@ def read_raw_file(kind: FileKind, path: Path) -> Any:  # noqa: ANN401 - depends 
     read_in_pieces = _READERS.get(kind.content)
     if read_in_pieces is not None:
         return read_in_pieces(path, kind.max_bytes)
-    return _PARSERS[kind.content](read_file(path, kind.max_bytes), path)
+    parse = _PARSERS[kind.content]
+    data = read_file(path, kind.max_bytes)
+    return parse(data, path)
 
 
 def read_raw_files(
@@ -174,7 +179,10 @@ def read_raw_files(
     for kind, path in paths.items():
         data[kind] = read_file(path, kind.max_bytes)
         inputs[path.name] = Fingerprint.from_bytes(data[kind])
-    contents = {kind: _PARSERS[kind.content](data[kind], path) for kind, path in paths.items()}
+    contents = {}
+    for kind, path in paths.items():
+        parse = _PARSERS[kind.content]
+        contents[kind] = parse(data[kind], path)
     return contents, inputs
 
 
@@ -195,9 +203,11 @@ def _parse_scan_info(
         if "axisAlignment" not in values:
             return ScanInfo(None, scene_type)
         axis_alignment = _parse_matrix(values["axisAlignment"])
+    notes = []
     fault = _find_alignment_fault(axis_alignment)
-    notes = (SceneWarning(WarningKind.NOT_RIGID, fault),) if fault else ()
-    return ScanInfo(axis_alignment, scene_type, notes)
+    if fault:
+        notes.append(SceneWarning(WarningKind.NOT_RIGID, fault))
+    return ScanInfo(axis_alignment, scene_type, tuple(notes))
 
 
 def _find_alignment_fault(matrix: NDArray[np.float64]) -> str:

@@ -394,7 +394,8 @@ def check_sensor_stream(path: Path) -> None:
         for frame in stream:
             frame.checked_jpeg()
             frame.depth()
-            end = frame.offset + _FRAME_HEAD.itemsize + frame.color_bytes + frame.depth_bytes
+            image_bytes = frame.color_bytes + frame.depth_bytes
+            end = frame.offset + _FRAME_HEAD.itemsize + image_bytes
         # Only inertial records may follow.
         rest_bytes = stream.size_bytes - end
         stored_count = stream.read_at(end, min(rest_bytes, 8))
