@@ -6,7 +6,7 @@ from commands import needing, run_main, run_words
 COMPLETIONS = [
     ("scannet-prep pro", "process"),
     ("scannet-prep process --splits tr", "train"),
-    ("scannet-prep export --format point", "pointcept"),
+    ("scannet-prep export --format pointc", "pointcept"),
     ("scannet-prep evaluate pred", "predictions"),
 ]
 # Prints the completions of $LINE, one per line, each followed by a tab and its meaning in fish.

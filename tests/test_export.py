@@ -239,6 +239,43 @@ def oneformer3d(place, labels):
     return mmdet3d(place, labels, is_oneformer3d=True)
 
 
+def pointgroup(place, labels, *, is_spformer=False):
+    is_200 = labels == "scannet200"
+    files = {}
+    for name in ANNOTATED if is_spformer and place.name == "scan" else SPLITS:
+        truth = TRUTHS[name]
+        points = truth.points("aligned" if is_200 else "scan")
+        colors = np.float32(truth.scene.colors) / np.float32(127.5) - 1
+        arrays = [points if is_200 else points - points.mean(axis=0), colors]
+        if is_spformer:
+            arrays.append(segments_in(place, name).astype(np.int64))
+        elif name != TEST or place.name == "aligned":
+            files[f"superpoints/{name}.pth"] = segments_in(place, name).astype(np.int64)
+        if name != TEST:
+            # Walls and floors are the first two classes. In ScanNet200, a chair is between them.
+            moved = {0: -100, 2: 3, 3: 2} if is_200 else {0: -100}
+            numbers = truth.classes(labels)
+            classes = np.array([moved.get(n, n) - (n > 0) for n in numbers.tolist()], float)
+            instances = np.full(len(classes), -100.0)
+            groups = truth.groups
+            kept = [
+                group
+                for group in np.unique(groups[groups >= 0])
+                if group not in groups[(classes == 0) | (classes == 1)]
+            ]
+            for number, group in enumerate(kept):
+                instances[groups == group] = number
+            arrays += [classes, instances]
+        if name == VAL:
+            files[f"val_gt/{name}.txt"] = benchmark_gt(place, labels)[f"instance/{name}.txt"]
+        files[f"{truth.split}/{name}_inst_nostuff.pth"] = tuple(arrays)
+    return files
+
+
+def spformer(place, labels):
+    return pointgroup(place, labels, is_spformer=True)
+
+
 def scanrefer(place, labels):
     files = {}
     for name, truth in TRUTHS.items():
@@ -284,6 +321,9 @@ def load(path, expected):
             return {key: arrays[key] for key in expected}
     if path.suffix == ".npy":
         return np.load(path)
+    if path.suffix == ".pth":
+        torch = pytest.importorskip("torch")
+        return torch.load(path, weights_only=False)
     if path.suffix == ".bin":
         return np.fromfile(path, expected.dtype).reshape(expected.shape)
     if path.suffix == ".yaml":
@@ -312,6 +352,12 @@ def check_equal(actual, expected, limit):
         # Normals, which are at most 1, are stored as float16.
         limits = np.where(np.abs(expected) <= 1, 2e-3, limit)
         assert (np.abs(actual - expected.astype(float)) <= limits).all()
+    elif isinstance(expected, tuple):
+        assert type(actual) is tuple
+        for one, other in zip(actual, expected, strict=True):
+            # The programs change what they have loaded.
+            assert one.flags.writeable
+            check_equal(one, other, limit)
     elif isinstance(expected, dict) and isinstance(next(iter(actual.values())), np.ndarray):
         assert actual.keys() == expected.keys()
         for key in expected:
@@ -322,7 +368,12 @@ def check_equal(actual, expected, limit):
 
 WITH_BOTH = (octformer, mask3d, oneformer3d, benchmark_gt, ply)
 WITH_ONE = (pointcept, mmdet3d, votenet, scanrefer)
-CASES = [*product(WITH_BOTH, ["scannet20", "scannet200"]), *product(WITH_ONE, ["scannet20"])]
+WITH_TORCH = (pointgroup, spformer)
+LABELS = ["scannet20", "scannet200"]
+CASES = [*product(WITH_BOTH, LABELS), *product(WITH_ONE, LABELS[:1])]
+CASES += [
+    pytest.param(*case, marks=pytest.mark.extra("torch")) for case in product(WITH_TORCH, LABELS)
+]
 OWN_FILES = {"export.json", "TERMS.txt", ".scannet-prep.lock"}
 
 
@@ -335,7 +386,7 @@ def test_export_has_exactly_the_files_that_the_program_reads(
     words = ("--format", program.__name__.replace("_", "-"))
     # The labels of the scenes are the default.
     is_stored = (labels == "scannet200") == (place.name == "aligned")
-    if program in WITH_BOTH and not is_stored:
+    if program not in WITH_ONE and not is_stored:
         words += ("--label-set", labels)
     assert run_main("export", place, "-o", tmp_path, *words).status == 0
 
@@ -357,7 +408,7 @@ def export(name, scene, folder, *, is_aligned=False):
     for file, content in files.items():
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(encode_file(file, content)))
+        path.write_bytes(encode_file(file, content))
     return record
 
 
@@ -388,11 +439,14 @@ def test_drawn_points_are_the_same_in_all_arrays_and_for_ever_and_boxes_are_of_a
 def export_tiny(folder, files, **options):
     """Export the tiny scene, and return a reader of its files."""
     scene = tiny.process_tiny(folder / "raw", files, **options)
-    for name in ("scanrefer", "pointcept", "benchmark-gt", "mask3d", "mmdet3d"):
+    for name in ("scanrefer", "pointcept", "benchmark-gt", "mask3d", "mmdet3d", "pointgroup"):
         export(name, scene, folder)
 
     def read(name):
         path = folder / name.format("scene0000_00")
+        if path.suffix == ".pth":
+            with path.open("rb") as file:
+                return [array.tolist() for array in [pickle.load(file) for _ in range(4)][3][2:]]
         if path.suffix == ".txt":
             return [int(line) for line in path.read_text().split()]
         return (np.load(path) if path.suffix == ".npy" else np.fromfile(path, np.int64)).tolist()
@@ -409,6 +463,7 @@ FROM_PLY = {
     # The programs take all points of no object for one more object: it must have no votes.
     "{}_sem_label.npy": [2, 2, 1, 1, 1, 0],
     "{}_bbox.npy": [],
+    "train/{}_inst_nostuff.pth": [[1, 1, 0, 0, 0, 6], [-100] * 6],
 }
 # As in scene0217_00. Later groups replace earlier ones in the programs that describe objects. A
 # group without a label is no instance of the benchmark.
@@ -419,6 +474,7 @@ ONCE = {
     "{}_ins_label.npy": [3, 3, 4, 4, 4, 5],
     "train/{}/instance.npy": [0, 0, 1, 1, 1, 4],
     "instance/{}.txt": [5001, 5001, 4002, 4002, 4002, 0],
+    "train/{}_inst_nostuff.pth": [[4, 4, 3, 3, 3, -100], [0, 0, 1, 1, 1, 2]],
 }
 
 

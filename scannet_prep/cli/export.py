@@ -12,6 +12,8 @@ formats:
   mask3d        Mask3D: train/0000_00.npy and so on, databases, instance_gt/
   mmdet3d       mmdetection3d: points/, masks, infos, seg_info/
   oneformer3d   OneFormer3D: as mmdet3d, with super_points/
+  pointgroup    PointGroup, HAIS, SoftGroup, ISBNet: *_inst_nostuff.pth
+  spformer      SPFormer: the same with segments in each tuple
   votenet       VoteNet: <scene>_vert.npy and others, boxes of 18 classes
   scanrefer     ScanRefer, Scan2Cap and others: normals, boxes of 37 classes
   benchmark-gt  ground truth for the official evaluators: semantic/, instance/

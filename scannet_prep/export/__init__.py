@@ -21,7 +21,7 @@ class Format(NamedTuple):
         choices: What a user can choose: the label set, if the format has only one; the frame.
         aligned_with: The label set with which the program aligns points, or an empty text if it
             never does; None if it takes any frame.
-        needs: What test scenes have not; `SEGMENTS` may have been computed.
+        needs: What test scenes have not; `COMPUTED_SEGMENTS` may have been computed.
     """
 
     module: str
@@ -30,19 +30,64 @@ class Format(NamedTuple):
     needs: str = ""
 
 
-SEGMENTS = "segments, unless they are processed with --compute-segments"
+COMPUTED_SEGMENTS = "segments, unless they are processed with --compute-segments"
 _BOTH = ("label set", "frame")
 # Modules are named here so that the names are known without importing NumPy.
 FORMATS = {
-    "octformer": Format("octformer", _BOTH, aligned_with="ScanNet200"),
-    "pointcept": Format("pointcept", ("frame",), aligned_with=""),
-    "mask3d": Format("mask3d", _BOTH, aligned_with="", needs=SEGMENTS),
-    "mmdet3d": Format("mmdet3d", ("frame",), aligned_with=""),
-    "oneformer3d": Format("mmdet3d", _BOTH, aligned_with="", needs=SEGMENTS),
-    "votenet": Format("detection", needs="annotation"),
-    "scanrefer": Format("detection"),
-    "benchmark-gt": Format("benchmark_gt", ("label set",), needs="annotation"),
-    "ply": Format("ply", _BOTH),
+    "octformer": Format(
+        "octformer",
+        choices=_BOTH,
+        aligned_with="ScanNet200",
+    ),
+    "pointcept": Format(
+        "pointcept",
+        choices=("frame",),
+        aligned_with="",
+    ),
+    "mask3d": Format(
+        "mask3d",
+        choices=_BOTH,
+        aligned_with="",
+        needs=COMPUTED_SEGMENTS,
+    ),
+    "mmdet3d": Format(
+        "mmdet3d",
+        choices=("frame",),
+        aligned_with="",
+    ),
+    "oneformer3d": Format(
+        "mmdet3d",
+        choices=_BOTH,
+        aligned_with="",
+        needs=COMPUTED_SEGMENTS,
+    ),
+    "pointgroup": Format(
+        "pointgroup",
+        choices=_BOTH,
+        aligned_with="ScanNet200",
+    ),
+    "spformer": Format(
+        "pointgroup",
+        choices=_BOTH,
+        aligned_with="ScanNet200",
+        needs=COMPUTED_SEGMENTS,
+    ),
+    "votenet": Format(
+        "detection",
+        needs="annotation",
+    ),
+    "scanrefer": Format(
+        "detection",
+    ),
+    "benchmark-gt": Format(
+        "benchmark_gt",
+        choices=("label set",),
+        needs="annotation",
+    ),
+    "ply": Format(
+        "ply",
+        choices=_BOTH,
+    ),
 }
 
 

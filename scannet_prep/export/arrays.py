@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -10,10 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Buffer
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.evaluation.overlaps import NO_INSTANCES
-from scannet_prep.processed.annotate import raw_ids_of_groups, table_by_group
+from scannet_prep.processed.annotate import raw_ids_by_group, table_by_group
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
@@ -22,8 +21,8 @@ from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import RELEASE_ID, Split
 
 SceneFiles: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
-"""The files of a scene by name, relative to the folder of the export, with `/`: an array, bytes, or
-a list of chunks; and its record, the JSON values that `share_<format>` needs."""
+"""The files of a scene by name, relative to the folder of the export, with `/`: arrays or bytes.
+And its record: the JSON values that `share_<format>` needs."""
 
 Records: TypeAlias = Mapping[Split, Mapping[str, Mapping[str, Any]]]
 """The record of every exported scene, by split and scene id, sorted."""
@@ -31,6 +30,7 @@ Records: TypeAlias = Mapping[Split, Mapping[str, Mapping[str, Any]]]
 # Names in the programs that are not those of ScanNet20.
 _SPELLINGS_20 = {"shower curtain": "showercurtrain", "otherfurniture": "garbagebin"}
 _MAX_NUMBER = 999
+_HINT_SEGMENTS = "process the scene again, with its segments or with --compute-segments"
 # The programs store the number plus one as uint32.
 _MAX_OBJECT_ID = 2**32 - 2
 
@@ -54,9 +54,9 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
     meta = scene.meta
     if is_aligned == meta.options.align_axis:
         return scene
-    has_info = all(warning.kind is not WarningKind.NO_INFO for warning in meta.warnings)
-    is_known = has_info or meta.split is Split.TEST
-    if not is_known and RELEASE_ID.fullmatch(meta.scene_id):
+    kinds = {warning.kind for warning in meta.warnings}
+    is_annotated = meta.split is not Split.TEST and RELEASE_ID.fullmatch(meta.scene_id)
+    if is_annotated and WarningKind.NO_INFO in kinds:
         raise ScanNetPrepError(
             f"{meta.scene_id} has no axis alignment",
             "download its .txt, then process the scene again",
@@ -74,15 +74,13 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
     return replace(scene, meta=meta, points=points, normals=normals)
 
 
-def move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def move(points: NDArray[Any], matrix: NDArray[Any]) -> NDArray[np.float64]:
     """Move points or normals, (V, 3), with the formula of processing."""
     columns = np.ascontiguousarray(points.T, np.float64)
     return np.ascontiguousarray(move_columns(columns, matrix).T)
 
 
-def encode_lines(
-    values: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]] | None = None
-) -> bytes:
+def encode_lines(values: NDArray[Any], table: NDArray[Any] | None = None) -> bytes:
     """Encode non-negative integers as text, one per line.
 
     Each number of the table is formatted once, which takes a hundredth of the time of `np.savetxt`.
@@ -95,12 +93,13 @@ def encode_lines(
         table = np.arange(values.max() + 1)
     lines = np.array([b"%d\n" % number for number in table.tolist()])
     # NumPy pads shorter lines with zero bytes, which are removed.
-    padded: bytes = lines[values].tobytes()
-    return padded.translate(None, b"\0")
+    return bytes(lines[values]).translate(None, b"\0")
 
 
 def encode_instances(
-    scene: ProcessedScene, label_set: LabelSet, numbers: Mapping[int, int]
+    scene: ProcessedScene,
+    label_set: LabelSet,
+    numbers: NDArray[Any],
 ) -> bytes:
     """Encode the instances as the official evaluators read them: raw id * 1000 + number.
 
@@ -110,33 +109,30 @@ def encode_instances(
     Args:
         scene: The scene.
         label_set: The label set of the raw ids.
-        numbers: The number of each instance, from 1, by group; other vertices become 0.
+        numbers: A table of the number of each group, from 1; with 0, vertices become 0.
 
     Raises:
         ScanNetPrepError: A number is so large that it would reach the next raw id.
     """
-    raw_ids = raw_ids_of_groups(scene.meta.groups, label_set)
-    values = dict.fromkeys(raw_ids, 0)
-    for group_id, number in numbers.items():
-        if number > _MAX_NUMBER:
-            raise ScanNetPrepError(
-                f"{scene.meta.scene_id} has an instance {number:,}, but ground truth has room for "
-                f"1 to {_MAX_NUMBER}"
-            )
-        values[group_id] = raw_ids[group_id] * 1000 + number
-    return encode_lines(scene.instances, table_by_group(values, none=0))
+    largest = numbers.max()
+    if largest > _MAX_NUMBER:
+        raise ScanNetPrepError(
+            f"{scene.meta.scene_id} has an instance {largest:,}, but ground truth has room for "
+            f"1 to {_MAX_NUMBER}"
+        )
+    raw_ids = raw_ids_by_group(scene.meta.groups, label_set)
+    values = np.where(numbers > 0, raw_ids * 1000 + numbers, 0)
+    return encode_lines(scene.instances, values)
 
 
-def encode_file(name: str, content: NDArray[Any] | bytes | list[Buffer]) -> list[Buffer]:
+def encode_file(name: str, content: NDArray[Any] | bytes) -> bytes:
     """Encode the content of a file; an array as `np.save` does, or for other names as its bytes."""
-    if isinstance(content, list):
-        return content
     if isinstance(content, bytes):
-        return [content]
-    chunks: list[Buffer] = [content.tobytes()]
+        return content
+    data = content.tobytes()
     if name.endswith(".npy"):
-        chunks.insert(0, encode_npy_header(content.dtype.str, content.shape))
-    return chunks
+        data = encode_npy_header(content.dtype.str, content.shape) + data
+    return data
 
 
 def box_classes(label_set: LabelSet) -> dict[int, str]:
@@ -160,13 +156,25 @@ def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int
     Returns:
         int64 (V,), 0 unannotated.
     """
-    raw_ids = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=0)
+    raw_ids = raw_ids_by_group(scene.meta.groups, label_set)
     own_raw_ids = getattr(scene, label_set.raw_ids_key)
     return np.where(scene.instances < 0, own_raw_ids, raw_ids.take(scene.instances))
 
 
-def number_objects(scene: ProcessedScene, *, uses_last_copies: bool = False) -> dict[int, int]:
-    """Return the `objectId` of each group, by its id.
+def segments_of(scene: ProcessedScene) -> NDArray[np.int64]:
+    """Return the segments of a scene.
+
+    Raises:
+        ScanNetPrepError: It has none.
+    """
+    if scene.segments is None:
+        problem = f"{scene.meta.scene_id} has no segments, which this format needs"
+        raise ScanNetPrepError(problem, _HINT_SEGMENTS)
+    return scene.segments.astype(np.int64)
+
+
+def number_objects(scene: ProcessedScene, *, uses_last_copies: bool = False) -> NDArray[np.int64]:
+    """Make a table of the `objectId` of each group, -1 for "no group".
 
     A group without one has its own id; so do all groups, if the numbers are not distinct and
     usable.
@@ -177,25 +185,23 @@ def number_objects(scene: ProcessedScene, *, uses_last_copies: bool = False) -> 
             copy, as in programs in which later groups replace earlier ones. Otherwise, it has that
             of the first.
     """
-    groups = scene.meta.groups
-    object_ids = {}
-    for group in groups:
-        object_id = group.id if group.object_id is None else group.object_id
-        if uses_last_copies and group.aliases:
-            object_id = group.aliases[-1]
-        object_ids[group.id] = object_id
-    usable = {number for number in object_ids.values() if 0 <= number <= _MAX_OBJECT_ID}
-    if len(usable) < len(groups):
-        return {group.id: group.id for group in groups}
-    return object_ids
+    numbers = {}
+    for group in scene.meta.groups:
+        own_id = group.id if group.object_id is None else group.object_id
+        copies = [own_id, *group.aliases]
+        numbers[group.id] = copies[-1 if uses_last_copies else 0]
+    usable = {number for number in numbers.values() if 0 <= number <= _MAX_OBJECT_ID}
+    if len(usable) < len(numbers):
+        numbers = {group_id: group_id for group_id in numbers}
+    return table_by_group(numbers, none=-1)
 
 
 def find_boxes(
     scene: ProcessedScene,
-    points: NDArray[np.floating[Any]],
+    points: NDArray[Any],
     label_set: LabelSet,
-    classes: Collection[int],
-    object_ids: Mapping[int, int],
+    classes: list[int],
+    objects: NDArray[np.int64],
 ) -> list[list[Any]]:
     """Find the boxes of the objects that have vertices and one of these classes.
 
@@ -206,19 +212,20 @@ def find_boxes(
         points: (V, 3), its points in the frame of the boxes. Boxes are computed with their dtype.
         label_set: The label set of the raw ids.
         classes: The raw ids of the classes that have boxes.
-        object_ids: From `number_objects`.
+        objects: From `number_objects`.
 
     Returns:
         A row for each box, by ascending object id: centre x, y, z and size x, y, z, in metres; raw
         id; object id.
     """
     rows = []
-    for group_id, raw_id in raw_ids_of_groups(scene.meta.groups, label_set).items():
+    raw_ids = raw_ids_by_group(scene.meta.groups, label_set).tolist()
+    for group_id in np.flatnonzero(np.isin(raw_ids, classes)):
         members = points[scene.instances == group_id]
-        if raw_id in classes and len(members):
+        if len(members):
             first = members.min(axis=0)
             last = members.max(axis=0)
             center = (first + last) / 2
             size = last - first
-            rows.append([*center.tolist(), *size.tolist(), raw_id, object_ids[group_id]])
+            rows.append([*center.tolist(), *size.tolist(), raw_ids[group_id], objects[group_id]])
     return sorted(rows, key=itemgetter(-1))

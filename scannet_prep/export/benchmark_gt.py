@@ -8,17 +8,18 @@ Instances with a class are numbered from 1 in each scene.
 
 from __future__ import annotations
 
+import numpy as np
+
 from scannet_prep.export.arrays import SceneFiles, encode_instances, encode_lines
-from scannet_prep.processed.annotate import raw_ids_of_groups
+from scannet_prep.processed.annotate import raw_ids_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import LabelSet
 
 
 def export_benchmark_gt(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make both files."""
-    raw_ids = raw_ids_of_groups(scene.meta.groups, label_set)
-    labeled = sorted(group_id for group_id, raw_id in raw_ids.items() if raw_id)
-    numbers = {group_id: number for number, group_id in enumerate(labeled, start=1)}
+    raw_ids = raw_ids_by_group(scene.meta.groups, label_set)
+    numbers = np.where(raw_ids > 0, np.cumsum(raw_ids > 0), 0)
     name = f"{scene.meta.scene_id}.txt"
     return {
         f"semantic/{name}": encode_lines(getattr(scene, label_set.raw_ids_key)),

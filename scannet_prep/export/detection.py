@@ -27,13 +27,13 @@ from scannet_prep.export.arrays import (
     in_frame,
     number_objects,
 )
-from scannet_prep.processed.annotate import raw_ids_of_groups, table_by_group
+from scannet_prep.processed.annotate import raw_ids_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import Split
 
 # By nyu40 id: all but wall (1), floor (2) and ceiling (22).
-_CLASSES = frozenset(range(3, 41)) - {22}
+_CLASSES = [*range(3, 22), *range(23, 41)]
 _MAX_POINTS = 50_000
 
 
@@ -54,27 +54,31 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     stem = scene.meta.scene_id
     # In the programs, later groups replace earlier ones, and descriptions name objects by these
     # numbers.
-    object_ids = number_objects(scene, uses_last_copies=True)
-    objects = table_by_group(object_ids, none=-1)
+    objects = number_objects(scene, uses_last_copies=True)
     # The nyu40 id of a vertex is that of its group, and 0 without a group, also if the labels are
     # from `labels.ply`. The programs take the points without an object for one more object: if the
     # first of them had a class with boxes, all of them would get votes.
-    nyu40_ids = table_by_group(raw_ids_of_groups(scene.meta.groups, SCANNET20), none=0)
+    nyu40_ids = raw_ids_by_group(scene.meta.groups, SCANNET20)
     # The points are the vertices with the smallest numbers, which depend only on the scene id. The
     # raw output of a bit generator is the same in all versions of NumPy.
-    numbers = np.random.PCG64([0, *stem.encode()]).random_raw(len(scene.points))
+    generator = np.random.PCG64([0, *stem.encode()])
+    numbers = generator.random_raw(len(scene.points))
     chosen = np.sort(np.argsort(numbers)[:_MAX_POINTS])
     instances = scene.instances[chosen]
+    labels = nyu40_ids.take(instances)
+    numbers_from_1 = objects.take(instances) + 1
     files: dict[str, Any] = {
-        f"{stem}_sem_label.npy": nyu40_ids.take(instances).astype(np.uint32),
-        f"{stem}_ins_label.npy": (objects.take(instances) + 1).astype(np.uint32),
+        f"{stem}_sem_label.npy": labels.astype(np.uint32),
+        f"{stem}_ins_label.npy": numbers_from_1.astype(np.uint32),
     }
-    for prefix, is_aligned in ((stem, False), (f"{stem}_aligned", True)):
+    frames = {stem: False, f"{stem}_aligned": True}
+    for prefix, is_aligned in frames.items():
         moved = in_frame(scene, is_aligned=is_aligned)
         columns: list[Any] = [moved.points, moved.colors, moved.normals]
-        files[f"{prefix}_vert.npy"] = np.hstack(columns, dtype=np.float32)[chosen]
+        vertices = np.hstack(columns, dtype=np.float32)
+        files[f"{prefix}_vert.npy"] = vertices[chosen]
         # Boxes are computed in float32, as in the programs.
-        boxes = find_boxes(scene, moved.points, SCANNET20, _CLASSES, object_ids)
+        boxes = find_boxes(scene, moved.points, SCANNET20, _CLASSES, objects)
         if scene.meta.split is Split.TEST:
             boxes = [[0] * 8]
         files[f"{prefix}_bbox.npy"] = np.array(boxes, np.float64).reshape(-1, 8)

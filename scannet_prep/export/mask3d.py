@@ -20,7 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from scannet_prep.export.arrays import Records, SceneFiles, encode_instances, vertex_raw_ids
+from scannet_prep.export.arrays import (
+    Records,
+    SceneFiles,
+    encode_instances,
+    segments_of,
+    vertex_raw_ids,
+)
+from scannet_prep.processed.annotate import table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
@@ -60,13 +67,19 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
         "file_len": len(scene.points),
     }
     # Position, colour, normal and segment of each vertex, then raw id and group, (V, 10 or 12).
-    columns: list[Any] = [scene.points, scene.colors, scene.normals, scene.segments]
+    columns: list[Any] = [
+        scene.points,
+        scene.colors,
+        scene.normals,
+        segments_of(scene),
+    ]
     files: dict[str, Any] = {}
     if meta.split is not Split.TEST:
-        numbers = {group.id: group.id + 1 for group in meta.groups}
+        numbers = table_by_group({group.id: group.id + 1 for group in meta.groups}, none=0)
         truth_name = f"instance_gt/{mode}/{scene_id}.txt"
         files[truth_name] = encode_instances(scene, label_set, numbers)
-        columns += [vertex_raw_ids(scene, label_set), scene.instances]
+        columns.append(vertex_raw_ids(scene, label_set))
+        columns.append(scene.instances)
         # Exact, because the sums are of integers.
         colors = scene.colors.astype(np.int64)
         means = colors.sum(axis=0) / 255 / len(colors)
@@ -124,8 +137,9 @@ def _join_moments(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]
     for channel in range(3):
         mean = fmean(entry["color_mean"][channel] for entry in entries)
         mean_square = fmean(entry["color_std"][channel] for entry in entries)
+        variance = max(0.0, mean_square - mean**2)
         moments["mean"].append(mean)
-        moments["std"].append(math.sqrt(max(0.0, mean_square - mean**2)))
+        moments["std"].append(math.sqrt(variance))
     return moments
 
 

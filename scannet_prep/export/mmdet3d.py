@@ -26,9 +26,9 @@ from scannet_prep.export.arrays import (
     find_boxes,
     move,
     number_objects,
+    segments_of,
     vertex_raw_ids,
 )
-from scannet_prep.processed.annotate import table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import Split
@@ -45,15 +45,15 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     files: dict[str, Any] = {f"points/{name}": points}
     if scene.meta.split is Split.TEST:
         return files, {}
-    object_ids = number_objects(scene)
+    objects = number_objects(scene)
     raw_ids = vertex_raw_ids(scene, label_set)
-    files[f"instance_mask/{name}"] = table_by_group(object_ids, none=-1).take(scene.instances) + 1
+    files[f"instance_mask/{name}"] = objects.take(scene.instances) + 1
     files[f"semantic_mask/{name}"] = raw_ids
     # Boxes are always in the axis-aligned frame.
     matrix = np.eye(4) if scene.meta.options.align_axis else scene.axis_alignment
     aligned = move(scene.points, matrix[:3])
     classes = list(box_classes(label_set))
-    boxes = find_boxes(scene, aligned, label_set, classes, object_ids)
+    boxes = find_boxes(scene, aligned, label_set, classes, objects)
     # The first count is that of unlabeled vertices.
     labels = label_set.labels_from_raw_ids(raw_ids)
     counts = np.bincount(labels, minlength=len(label_set) + 1)
@@ -67,7 +67,7 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
 def export_oneformer3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the same, and the segments."""
     files, record = export_mmdet3d(scene, label_set)
-    files[f"super_points/{scene.meta.scene_id}.bin"] = np.asarray(scene.segments, np.int64)
+    files[f"super_points/{scene.meta.scene_id}.bin"] = segments_of(scene)
     return files, record
 
 

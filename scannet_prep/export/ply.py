@@ -33,13 +33,9 @@ _FACE_HEADER = "element face {faces}\nproperty list uchar int vertex_indices\n"
 
 def export_ply(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the file."""
-    content = encode_ply(
-        comment=f"{scene.meta.scene_id}, coloured by rgb",
-        points=scene.points,
-        colors=scene.colors,
-        faces=scene.faces,
-        labels=getattr(scene, label_set.raw_ids_key),
-    )
+    comment = f"{scene.meta.scene_id}, coloured by rgb"
+    labels = getattr(scene, label_set.raw_ids_key)
+    content = b"".join(encode_ply(comment, scene.points, scene.colors, scene.faces, labels))
     return {f"{scene.meta.split}/{scene.meta.scene_id}.ply": content}, {}
 
 

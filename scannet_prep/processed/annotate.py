@@ -279,14 +279,14 @@ def table_by_group(
     return table
 
 
-def raw_ids_of_groups(
+def raw_ids_by_group(
     groups: Iterable[AnnotatedGroup],
     label_set: LabelSet,
-) -> dict[int, int]:
-    """Return the raw id of each group, by its id in `instances`; 0 if the label map lacks it."""
+) -> NDArray[np.int64]:
+    """Make a table of the raw id of each group, 0 if the label map lacks it and for "no group"."""
     # The array of the vertices is `nyu40_ids` or `scannet_ids`; a group has a single id.
     key = label_set.raw_ids_key.removesuffix("s")
-    return {group.id: getattr(group, key) for group in groups}
+    return table_by_group({group.id: getattr(group, key) for group in groups}, none=0)
 
 
 def classes_of_instances(
@@ -307,7 +307,6 @@ def classes_of_instances(
     Returns:
         int64 (V,), train ids, -1 for none.
     """
-    # The raw id of each group; the last entry is 0, for vertices without a group (-1).
-    raw_ids = table_by_group(raw_ids_of_groups(groups, label_set), none=0)
+    raw_ids = raw_ids_by_group(groups, label_set)
     train_ids = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
     return train_ids.take(instances)

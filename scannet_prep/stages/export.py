@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +26,8 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import Count, Crc32, parse_record
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import MissingFileError, ScanNetPrepError, UsageError
-from scannet_prep.export import EXPORT_NAME, FORMATS, SEGMENTS, find_function
+from scannet_prep.errors import MissingFileError, UsageError
+from scannet_prep.export import COMPUTED_SEGMENTS, EXPORT_NAME, FORMATS, find_function
 from scannet_prep.export.arrays import encode_file, in_frame
 from scannet_prep.processed.manifest import write_manifest
 from scannet_prep.processed.scene import SceneIdText
@@ -43,7 +42,6 @@ __all__ = ["plan", "run"]
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_SCENES = "info lists the scenes that are there"
 _HINT_DAMAGED = "remove the folder of the export, then run the same command again"
-_HINT_SEGMENTS = "process the scene again, with its segments or with --compute-segments"
 
 
 class ExportEntry(msgspec.Struct, frozen=True):
@@ -95,8 +93,7 @@ class ExportTask(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExportContext:
+class ExportContext(NamedTuple):
     """What all tasks of a run share.
 
     Attributes:
@@ -230,7 +227,7 @@ def _select(
     if place.failures:
         failed = list_some([*place.failures])
         notes.append(f"left out, because they failed in processing: {failed}")
-    if needs and not (needs == SEGMENTS and place.options.compute_segments):
+    if needs and not (needs == COMPUTED_SEGMENTS and place.options.compute_segments):
         left = [scene_id for scene_id in selected if place.splits[scene_id] != Split.TEST]
         if len(left) < len(selected):
             notes.append(f"left out: test scenes have no {needs}")
@@ -251,21 +248,18 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
         ScanNetPrepError: The format cannot represent the scene.
         OutputError: The files cannot be written.
     """
-    processed = context.place.entries[task.scene_id]
-    export = find_function("export", context.format_name)
     scene = in_frame(context.place.read(task.scene_id), is_aligned=context.is_aligned)
-    if FORMATS[context.format_name].needs == SEGMENTS and scene.segments is None:
-        problem = f"{task.scene_id} has no segments, which this format needs"
-        raise ScanNetPrepError(problem, _HINT_SEGMENTS)
+    export = find_function("export", context.format_name)
     files, record = export(scene, context.label_set)
     paths = {}
     sizes = {}
     for name, content in files.items():
-        chunks = encode_file(name, content)
+        data = encode_file(name, content)
         path = context.out_dir / name
-        paths[path] = write_temporary(path, chunks)
-        sizes[name] = sum(map(len, chunks))
-    return paths, ExportEntry(processed.split, processed.crc32, sizes, record)
+        paths[path] = write_temporary(path, [data])
+        sizes[name] = len(data)
+    crc32 = context.place.entries[task.scene_id].crc32
+    return paths, ExportEntry(scene.meta.split, crc32, sizes, record)
 
 
 def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
@@ -280,7 +274,7 @@ def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
             (plan.out_dir / name).unlink()
     share = find_function("share", plan.context.format_name)
     for name, data in share(records, plan.context.label_set).items():
-        write_if_changed(plan.out_dir / name, b"".join(encode_file(name, data)))
+        write_if_changed(plan.out_dir / name, encode_file(name, data))
     return []
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.scores import IntArray
-from scannet_prep.processed.annotate import AnnotatedGroup, raw_ids_of_groups
+from scannet_prep.processed.annotate import AnnotatedGroup, raw_ids_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scenes import Split
@@ -313,10 +313,11 @@ def name_groups(groups: Sequence[AnnotatedGroup], label_set: LabelSet) -> dict[i
 
     A group without a class, or whose raw category is its class, has one of the two: `chair 12`.
     """
-    raw_ids = [*raw_ids_of_groups(groups, label_set).values()]
-    train_ids = label_set.train_ids_from_raw_ids(np.array(raw_ids, np.int64), -1)
+    raw_ids = raw_ids_by_group(groups, label_set)
+    train_ids = label_set.train_ids_from_raw_ids(raw_ids, -1).tolist()
     names = {}
-    for group, train_id in zip(groups, train_ids.tolist(), strict=True):
+    for group in groups:
+        train_id = train_ids[group.id]
         class_name = label_set.name_of(train_id)
         category = group.raw_category
         name = f"{class_name} {group.id} ({category})"

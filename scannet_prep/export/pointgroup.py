@@ -1,0 +1,87 @@
+"""PointGroup, HAIS, SoftGroup and ISBNet; and SPFormer, whose files also hold segments.
+
+    <folder>/{train,val,test}/<scene>_inst_nostuff.pth
+    <folder>/val_gt/<scene>.txt         instances, for the evaluation of PointGroup and HAIS
+    <folder>/superpoints/<scene>.pth    segments, for ISBNet; if the scene has them
+
+The first is a tuple of arrays: points and colours, float32 (V, 3), the latter from -1 to 1; for
+SPFormer segments, int64 (V,); except for test scenes, classes and instances, float64 (V,), -100 for
+none. Class 0 is wall, class 1 floor; the others follow in their order. Instances are numbered from
+0, without walls and floors. Points are in the frame of the scan, with their mean at the origin; for
+ScanNet200, as in ISBNet, they are axis-aligned and not moved.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.evaluation.overlaps import counted_classes
+from scannet_prep.export.arrays import SceneFiles, segments_of, vertex_raw_ids
+from scannet_prep.export.benchmark_gt import export_benchmark_gt
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.label_sets import SCANNET20, LabelSet
+from scannet_prep.release.scenes import Split
+
+# Python 3.7, with which the programs run, reads this protocol.
+_PICKLE_PROTOCOL = 3
+# Of the format of `torch.save`.
+_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
+_VERSION = 1001
+
+
+def export_pointgroup(
+    scene: ProcessedScene,
+    label_set: LabelSet,
+    *segments: NDArray[np.int64],
+) -> SceneFiles:
+    """Make the files of a scene; segments for the tuple, if it holds any, are given."""
+    name = scene.meta.scene_id
+    split = scene.meta.split
+    points = scene.points
+    if label_set == SCANNET20:
+        points = points - points.mean(axis=0)
+    colors = scene.colors.astype(np.float32)
+    arrays: list[Any] = [points, colors / 127.5 - 1, *segments]
+    files: dict[str, Any] = {}
+    if split is not Split.TEST:
+        # Walls and floors first.
+        is_counted = counted_classes(label_set).__contains__
+        order = sorted(range(len(label_set)), key=is_counted)
+        # By train id; the last entry is for -1.
+        table = np.append(np.argsort(order), -100.0)
+        raw_ids = vertex_raw_ids(scene, label_set)
+        classes = table[label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)]
+        is_stuff = np.isin(classes, [0, 1])
+        instances = np.where(is_stuff, -1, scene.instances)
+        # 0 for none. Instances without vertices have no number.
+        _, numbers = np.unique(np.append(instances, -1), return_inverse=True)
+        arrays.append(classes)
+        arrays.append(np.where(numbers > 0, numbers - 1.0, -100.0)[:-1])
+    if split is Split.VAL:
+        truth, _ = export_benchmark_gt(scene, label_set)
+        files[f"val_gt/{name}.txt"] = truth[f"instance/{name}.txt"]
+    if scene.segments is not None and not segments:
+        files[f"superpoints/{name}.pth"] = _encode_pth(segments_of(scene))
+    files[f"{split}/{name}_inst_nostuff.pth"] = _encode_pth(tuple(arrays))
+    return files, {}
+
+
+def export_spformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
+    """Make the files of a scene, with its segments in the tuple."""
+    return export_pointgroup(scene, label_set, segments_of(scene))
+
+
+def _encode_pth(value: object) -> bytes:
+    """Encode as `torch.save` did up to version 1.5, which every version of PyTorch reads.
+
+    The parts are a magic number, the version of the format, facts about the machine that are not
+    used, the value, and the tensors in it, of which there are none.
+    """
+    parts: list[Any] = [_MAGIC_NUMBER, _VERSION, {}, value, []]
+    data = b"".join(pickle.dumps(part, _PICKLE_PROTOCOL) for part in parts)
+    # NumPy 2 names a module that NumPy 1 lacks; it still reads the earlier name.
+    return data.replace(b"cnumpy._core.", b"cnumpy.core.")
