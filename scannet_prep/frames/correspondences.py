@@ -15,7 +15,7 @@ from scannet_prep.raw.mesh import Mesh
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 
 # Faces are drawn in parts whose arrays stay small.
-_FACES_AT_ONCE = 1_024
+_FACES_AT_ONCE = 256
 # In metres. Sensors measure nothing nearer.
 _NEAREST = 0.1
 # Where there is no face: 1 / depth.
