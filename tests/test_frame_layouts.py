@@ -317,6 +317,30 @@ def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, 
     assert small[0]["message"].endswith("too small for a square of 768")
 
 
+@pytest.mark.parametrize(
+    ("layout", "name", "align"),
+    [
+        ("colmap", "sparse/0/points3D.ply", "--align-axis"),
+        ("nerfstudio", "points3D.ply", "--no-align-axis"),
+    ],
+)
+def test_processed_scenes_give_start_points_in_the_frame_of_the_poses(
+    raw_dir, tmp_path, layout, name, align
+):
+    copied = shutil.copytree(raw_dir, tmp_path / "raw")
+    run_main("process", copied, "-o", tmp_path / "processed", align)
+    raw_file(copied, "_vh_clean_2.ply").unlink()
+    words = ("--layout", layout, "--every", "1", "--processed", tmp_path / "processed")
+    assert extract(raw_dir, tmp_path / "from_mesh", *words[:4]).status == 0
+    assert extract(copied, tmp_path / "out", *words).status == 0
+    points = read_points(tmp_path / "out" / TRAIN / name)
+    expected = read_points(tmp_path / "from_mesh" / TRAIN / name)
+    for axis in ("x", "y", "z", "red"):
+        assert points[axis] == pytest.approx(expected[axis], abs=2e-6)
+    (failure,) = extract(copied, tmp_path / "none", *words[:4]).json["failures"]
+    assert "_vh_clean_2.ply" in failure["path"]
+
+
 def test_depth_is_not_aligned_between_cameras_at_different_places(raw_dir, tmp_path):
     copied = shutil.copytree(raw_dir, tmp_path / "raw")
     # The extrinsic of the depth camera begins after the name, and 3 matrices of 64 bytes.

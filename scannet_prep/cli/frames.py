@@ -73,6 +73,14 @@ def add_arguments(parser: shared.CommandParser) -> None:
         default="data/frames",
         text="folder for the frames",
     )
+    shared.add_path_argument(
+        parser,
+        "--processed",
+        metavar="DIR",
+        default="data/processed",
+        text="processed scenes, for start points of colmap and nerfstudio; a scene that is not "
+        "there needs its mesh beside the stream",
+    )
     options = parser.add_argument_group("what to extract (default: the options of the folder)")
     number = options.add_mutually_exclusive_group()
     number.add_argument(
@@ -167,6 +175,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         is_forced=arguments.force,
         listed=listed,
         base_url=arguments.fetch or "",
+        processed_dir=arguments.processed,
     )
     if arguments.dry_run and not arguments.fetch:
         plan = frames.count(plan)

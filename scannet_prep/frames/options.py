@@ -101,6 +101,11 @@ class FrameOptions:
             options[name] = separator.join(map(str, options[name] or ()))
         return ", ".join(f"{name}: {value}" for name, value in options.items() if value)
 
+    @property
+    def has_points(self) -> bool:
+        """Whether the layout has start points."""
+        return "points" in LAYOUTS[self.layout].of_scene.values()
+
     def contents_of(self, split: Split) -> tuple[FrameContent, ...]:
         """Return what is written of the scenes of a split: those of test have no 2D labels."""
         return tuple(

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from scannet_prep.base.files import read_file
 from scannet_prep.frames.folder import FramesRecord
 from scannet_prep.frames.layouts import LAYOUTS
+from scannet_prep.processed.geometry import move_columns
+from scannet_prep.processed.scene import read_processed
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import INFO, MESH
@@ -99,21 +101,33 @@ def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(row / np.linalg.norm(row))
 
 
+def _read_vertices(scene: RawScene) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Read vertices in the frame of the scan, as poses are, and their colors."""
+    if scene.processed is None:
+        mesh = read_raw_file(MESH, scene.path(MESH))
+        return mesh.positions, mesh.colors
+    processed = read_processed(scene.processed)
+    if not processed.meta.options.align_axis:
+        return processed.points, processed.colors
+    scan_from_aligned = np.linalg.inv(processed.axis_alignment.astype(np.float64))
+    columns = processed.points.T.astype(np.float64)
+    return move_columns(columns, scan_from_aligned[:3]).T, processed.colors
+
+
 def _encode_colmap_points(_: FramesRecord, scene: RawScene) -> bytes:
-    """Encode the vertices of the mesh, which no image has matched."""
-    mesh = read_raw_file(MESH, scene.path(MESH))
-    points = zip(mesh.positions.tolist(), mesh.colors.tolist(), strict=True)
+    """Encode the vertices of the scan, which no image has matched."""
+    points = zip(*(values.tolist() for values in _read_vertices(scene)), strict=True)
     return _join_lines(
         [index, *position, *color, 0] for index, (position, color) in enumerate(points, start=1)
     )
 
 
 def _encode_points(_: FramesRecord, scene: RawScene) -> bytes:
-    """Encode the vertices of the mesh as PLY, with normals of 0, which readers expect."""
-    mesh = read_raw_file(MESH, scene.path(MESH))
-    points = np.zeros(len(mesh.positions), _POINT)
-    points["position"] = mesh.positions
-    points["color"] = mesh.colors
+    """Encode the vertices of the scan as PLY, with normals of 0, which readers expect."""
+    positions, colors = _read_vertices(scene)
+    points = np.zeros(len(positions), _POINT)
+    points["position"] = positions
+    points["color"] = colors
     return _PLY_HEADER.format(count=len(points)).encode() + points.tobytes()
 
 

@@ -80,6 +80,7 @@ class RawScene:
             or `val`. None if neither tells it.
         problem: The reason why the scene cannot be used, without the folder's name; empty if it
             can be used.
+        processed: The processed scene, if it is used instead of the mesh.
     """
 
     scene_id: str
@@ -87,6 +88,7 @@ class RawScene:
     files: tuple[FileKind, ...] = ()
     split: Split | None = None
     problem: str = ""
+    processed: Path | None = None
 
     def path(self, kind: FileKind) -> Path:
         """Return the path of the file of one kind."""

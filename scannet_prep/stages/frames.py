@@ -42,11 +42,12 @@ from scannet_prep.errors import (
 from scannet_prep.frames.extraction import extract_scene, measure_sources
 from scannet_prep.frames.folder import RECORD_NAME, FramesRecord, find_records, read_record
 from scannet_prep.frames.options import STREAM, FrameOptions
+from scannet_prep.processed.manifest import processed_path
 from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
-from scannet_prep.release.scenes import SCENE_ID, official_splits, read_scene_list
+from scannet_prep.release.scenes import SCENE_ID, Split, official_splits, read_scene_list
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, SceneTask, Stage, run
 from scannet_prep.stages.selection import Selection, select_scenes
@@ -119,6 +120,7 @@ def plan(
     is_forced: bool = False,
     listed: FrameList | None = None,
     base_url: str = "",
+    processed_dir: Path | None = None,
 ) -> RunPlan:
     """Decide which scenes to extract. Writes nothing and opens no stream.
 
@@ -132,6 +134,8 @@ def plan(
             not selected.
         base_url: Fetch each stream from this server, and remove it when its frames are complete.
             From the raw tree, only the record of the accepted terms is used.
+        processed_dir: The processed scenes, for layouts with start points; a scene that is not
+            there needs its mesh.
 
     Raises:
         UsageError: The options contradict each other or those of the folder, the folder is the raw
@@ -172,7 +176,8 @@ def plan(
     tasks = []
     kept = []
     for scene_id, split in selected:
-        task = SceneTask(scenes[scene_id], split, out_dir / chosen.folder_of(scene_id, split))
+        scene = _use_processed(scenes[scene_id], split, processed_dir)
+        task = SceneTask(scene, split, out_dir / chosen.folder_of(scene_id, split))
         reason = _find_reason(task, before.scenes.get(scene_id), chosen)
         if reason or is_forced:
             tasks.append(replace(task, reason=reason or "--force"))
@@ -182,6 +187,9 @@ def plan(
         problem = "no selected scene has a sensor stream (.sens)"
         raise MissingFileError(raw_dir, problem, _HINT_STREAMS)
     notes = [note for note in listing.findings if not note.is_error]
+    from_mesh = [task.scene_id for task in tasks if task.scene.processed is None]
+    if chosen.has_points and from_mesh:
+        notes.append(_note(f"start points from the mesh: {list_some(from_mesh)}"))
     left_out = sorted(scenes.keys() - available)
     if left_out:
         notes.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
@@ -244,6 +252,12 @@ def _choose_options(
             problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
             raise UsageError(problem, _HINT_FOLDER)
     return chosen
+
+
+def _use_processed(scene: RawScene, split: Split, processed_dir: Path | None) -> RawScene:
+    """Use the processed scene instead of the mesh, if it is there."""
+    path = processed_path(processed_dir or Path(), split, scene.scene_id)
+    return replace(scene, processed=path) if processed_dir and path.exists() else scene
 
 
 def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOptions) -> str:
