@@ -350,7 +350,7 @@ def test_tree_without_scenes_is_an_error_that_says_what_is_expected(tmp_path, na
     [
         (
             ["scene0000_00/scene0000_00_vh_clean_2.ply", MESH_IN_SCANS],
-            "has the same scene as .*, and both have a mesh; remove one",
+            "has the same scene as .*, and each has a mesh; move one away",
             [],
         ),
         # A folder of the scene comes before a flat copy.

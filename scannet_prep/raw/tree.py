@@ -55,7 +55,7 @@ _HINT_LAYOUT = (
     "name the folder that holds scans/ and scans_test/, for example scans/scene0000_00/; "
     "to try the program without ScanNet data: scannet-prep demo"
 )
-_HINT_RELEASE = "remove the file if it is there, and download it: scannet-prep download"
+_HINT_RELEASE = "move the file away if it is there, and download it: scannet-prep download"
 _HINT_OWN_FILES = (
     "scenes of your own need PLY files of triangles, in metres and near the origin; in scans/ they "
     "need segments and groups, too: for a mesh alone, move the folder to scans_test/"
@@ -268,7 +268,7 @@ def _order_folders(same: Sequence[RawScene]) -> list[RawScene]:
     best, *others = sorted(same, key=_rank, reverse=True)
     for other in others:
         if MESH in other.files and _rank(other) == _rank(best):
-            problem = f"has the same scene as {other.directory}, and both have a mesh; remove one"
+            problem = f"has the same scene as {other.directory}, and each has a mesh; move one away"
             return [replace(best, problem=problem)]
     return [best, *others]
 
