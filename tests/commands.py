@@ -24,7 +24,7 @@ import pytest
 
 from scannet_prep import SceneId
 from scannet_prep.archive.format import open_archive
-from scannet_prep.archive.frames import FileSource, read_end
+from scannet_prep.archive.frames import FileSource, read_seek_table
 from scannet_prep.base import workers
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.cli.main import main
@@ -340,7 +340,7 @@ def flip_scene(path, scene_id=VAL):
 def span(path, scene_id=""):
     """Find the first byte of the frame of a scene, or of the files of no scene, and its end."""
     scene_ids = [None, "", *(scene.scene_id for scene in open_archive(path).index.scenes)]
-    sizes = [row[0] for row in read_end(FileSource(path))[0].tolist()]
+    sizes = [row[0] for row in read_seek_table(FileSource(path)).tolist()]
     number = scene_ids.index(scene_id)
     return sum(sizes[:number]), sum(sizes[: number + 1])
 

@@ -146,6 +146,8 @@ def read_intact(way, data):
     damaged = 0
     try:
         archive = Archive(way(data))
+        if way is by_index:
+            archive.check_end()
     except ArchiveError:
         return files, None
     for scene_id in ["", *(scene.scene_id for scene in archive.index.scenes)]:

@@ -8,7 +8,7 @@ import pytest
 from commands import TEST, TRAIN, VAL, flip, patch, read_tree, run_main, unpack_file, unpack_pipe
 from release_server import ReleaseServer
 
-from scannet_prep.archive.frames import FileSource, read_end
+from scannet_prep.archive.frames import FileSource, read_seek_table
 from scannet_prep.errors import ArchiveError, MissingFileError
 from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release
@@ -53,7 +53,7 @@ def test_unpacked_frames_equal_the_packed_ones(unpack, root, tmp_path):
 def test_each_file_has_a_frame_and_images_are_stored(root):
     files = read_tree(root / "frames")
     images = [len(data) for name, data in files.items() if name.endswith((".jpg", ".png"))]
-    rows = read_end(FileSource(root / "a.tar.zst"))[0].tolist()
+    rows = read_seek_table(FileSource(root / "a.tar.zst")).tolist()
     # The index, the only file of no scene, and the end of the tar stream.
     assert len(rows) == len(files) + 2
     stored = sorted(row[0] for row in rows)[-len(images) :]

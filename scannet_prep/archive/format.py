@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from scannet_prep.archive.frames import (
+    END_OF_TAR,
     HINT_DAMAGED,
     PipedFrames,
     SeekableFrames,
@@ -117,7 +118,7 @@ class Archive:
         index: Its index.
 
     Raises:
-        ArchiveError: Its index is damaged, that of another version, or lists other frames.
+        ArchiveError: Its index is damaged, or that of another version.
         TransferError: The server does not send it.
     """
 
@@ -129,11 +130,11 @@ class Archive:
         with self._naming_damage():
             files = dict(iter_members(frames.read(0)))
             self.index = parse_json(files.get(INDEX_NAME, b""), _DECODER)
-            end = 2
-            for scene in self.index.scenes:
-                self._numbers[scene.scene_id] = range(end, end + scene.frames)
-                end += scene.frames
-            frames.check_end(end)
+        self._end = 2
+        for scene in self.index.scenes:
+            start = self._end
+            self._end += scene.frames
+            self._numbers[scene.scene_id] = range(start, self._end)
 
     def read(self, scene_id: str = "") -> dict[str, memoryview]:
         """Read files, which are one range of the archive.
@@ -176,6 +177,16 @@ class Archive:
         [(_, data)] = self.iter_files(scene_id, slice(position, position + 1))
         return data
 
+    def check_end(self) -> None:
+        """Check that the tar stream ends after the last scene of the index.
+
+        Raises:
+            ArchiveError: It does not, or its end is damaged.
+        """
+        with self._naming_damage():
+            if self._frames.read(self._end) != END_OF_TAR:
+                raise ContentError("its index lists other frames than its seek table")
+
     @contextmanager
     def _naming_damage(self, scene_id: str = "") -> Iterator[None]:
         """Name the archive and the scene in the errors of the enclosed code."""
@@ -198,4 +209,6 @@ def open_archive(place: str | Path) -> Archive:
         ArchiveError: It is truncated, damaged at its end, or something else.
         FileError, TransferError: It cannot be read.
     """
-    return Archive(SeekableFrames(open_source(place)))
+    archive = Archive(SeekableFrames(open_source(place)))
+    archive.check_end()
+    return archive

@@ -39,9 +39,8 @@ MAX_FRAME_BYTES = 1 << 30
 _MAX_WINDOW_BYTES = 1 << 27
 # A piece of a frame this long has at most 256 MiB of content.
 _PIECE_BYTES = 1 << 13
-# The seek table of 5,000 frames, and the last frame before it.
-_END_BYTES = 1 << 16
-_LAST_FRAME_BYTES = 1 << 11
+# A seek table of at most 5,460 frames.
+_SMALL_TABLE_BYTES = 1 << 16
 
 _TABLE_HEADER = struct.Struct("<4sI")
 _TABLE_FOOTER = struct.Struct("<IB4s")
@@ -134,8 +133,8 @@ def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:
         header = bytes(content[position:start])
         try:
             # Ours differ in nothing else. A long name has its first folders in a field of its own.
-            parts = header[345:500].rstrip(b"\0"), header[:100].rstrip(b"\0")
-            name = b"/".join(filter(None, parts)).decode()
+            folder, file = header[345:500].rstrip(b"\0"), header[:100].rstrip(b"\0")
+            name = (folder + b"/" + file if folder else file).decode()
             size_bytes = int(header[124:135], 8)
             is_own = encode_header(name, size_bytes) == header
         except ValueError:
@@ -182,7 +181,7 @@ class SeekableFrames:
     def __init__(self, source: ByteSource) -> None:
         self.name = source.name
         self._source = source
-        self._rows, self._before_table = read_end(source)
+        self._rows = read_seek_table(source)
         self._ends = np.cumsum(self._rows[:, 0], dtype=np.int64)
 
     def read(self, number: int) -> memoryview:
@@ -193,52 +192,34 @@ class SeekableFrames:
             FileError: The archive cannot be read, or was replaced since it was opened.
             TransferError: The server does not send it.
         """
-        row = self._find_row(number)
+        if number >= len(self._rows):
+            raise ContentError("it has fewer frames than its index lists")
+        row = self._rows[number].tolist()
         frame = self._source.read(int(self._ends[number]) - row[0], row[0])
         return _decompress(frame, row)
 
-    def check_end(self, number: int) -> None:
-        """Check that a frame is the last one, and ends the tar stream.
 
-        Raises:
-            ContentError: It is not the last one, or is damaged.
-        """
-        row = self._find_row(number)
-        is_last = number == len(self._rows) - 1
-        if not is_last or _decompress(self._before_table[-row[0] :], row) != END_OF_TAR:
-            raise ContentError("its index lists other frames than its seek table")
-
-    def _find_row(self, number: int) -> SeekRow:
-        if number >= len(self._rows):
-            raise ContentError("it has fewer frames than its index lists")
-        row: SeekRow = self._rows[number].tolist()
-        return row
-
-
-def read_end(source: ByteSource) -> tuple[NDArray[np.uint32], bytes]:
-    """Read the end of an archive.
+def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:
+    """Read the seek table at the end of an archive.
 
     Returns:
-        The seek table, uint32 (frames, 3), a `SeekRow` each; and the bytes before it, with all of
-        the last frame.
+        uint32 (frames, 3), a `SeekRow` each.
 
     Raises:
         ArchiveError: The seek table is missing, or does not describe the archive.
         FileError, TransferError: The archive cannot be read.
     """
-    size_bytes = source.size_bytes
-    end = source.read(max(0, size_bytes - _END_BYTES), _END_BYTES)
-    count = int.from_bytes(end[-_TABLE_FOOTER.size :][:4], "little")
-    table_bytes = _TABLE_HEADER.size + count * _ROW_BYTES + _TABLE_FOOTER.size
-    if table_bytes <= size_bytes and end.endswith(_SEEKABLE_MAGIC):
-        if len(end) < table_bytes + _LAST_FRAME_BYTES:
-            start = max(0, size_bytes - table_bytes - _LAST_FRAME_BYTES)
-            end = source.read(start, size_bytes - start)
-        table = end[-table_bytes:]
+    end = source.size_bytes
+    table = source.read(max(0, end - _SMALL_TABLE_BYTES), _SMALL_TABLE_BYTES)
+    count = int.from_bytes(table[-_TABLE_FOOTER.size :][:4], "little")
+    start = end - _TABLE_HEADER.size - count * _ROW_BYTES - _TABLE_FOOTER.size
+    if start >= 0 and table.endswith(_SEEKABLE_MAGIC):
+        if end - start > len(table):
+            table = source.read(start, end - start)
+        table = table[start - end :]
         rows = np.frombuffer(table, "<u4", 3 * count, _TABLE_HEADER.size).reshape(-1, 3)
-        frames_bytes = rows[:, 0].sum(dtype=np.int64)
-        if encode_seek_table(rows) == table and frames_bytes == size_bytes - table_bytes:
-            return rows, end[:-table_bytes][-_LAST_FRAME_BYTES:]
+        if encode_seek_table(rows) == table and rows[:, 0].sum(dtype=np.int64) == start:
+            return rows
     kind = describe_beginning(source.read(0, BEGINNING_BYTES)) or "a file of another kind"
     problem = f"is {kind}, expected a whole {SUFFIX} archive, which ends with a seek table"
     raise ArchiveError(source.name, problem, HINT_DAMAGED)
@@ -297,9 +278,6 @@ class PipedFrames:
         except zstandard.ZstdError as error:
             raise ContentError(f"its frame cannot be decompressed: {error}") from None
         raise ContentError("it comes after other damage")
-
-    def check_end(self, number: int) -> None:
-        """Do nothing: the last frame has not arrived yet."""
 
 
 def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:

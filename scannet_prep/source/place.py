@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,6 @@ from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
     OPTIONAL_ARRAYS,
     ProcessedScene,
-    SceneHead,
     parse_head,
     parse_processed,
 )
@@ -46,6 +45,7 @@ from scannet_prep.source.scenes import Place, PlaceKind, PlaceScene
 
 if TYPE_CHECKING:
     from scannet_prep.archive.format import Archive
+    from scannet_prep.archive.writing import FileGroup
     from scannet_prep.raw.tree import RawListing
 
 _HINT_PLACE = (
@@ -56,8 +56,6 @@ _HINT_PROCESSED = (
     "give a folder that scannet-prep process wrote, or an archive of it; "
     "raw scenes have to be unpacked and processed first"
 )
-
-
 _HINT_REMOVE = "remove the file, or process the scene again"
 _HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
 
@@ -158,11 +156,6 @@ class PackedScenes(Place):
             scenes[scene.scene_id] = PlaceScene(scene.split, 0, scene.size_bytes)
         self.scenes = scenes
 
-    @property
-    def made_with(self) -> str:
-        """The options of extracted frames."""
-        return self._archive.index.options
-
     def verify(self, scene_id: str) -> list[Finding]:
         """Read the files of a scene, whose checksum must match."""
         for _ in self._archive.iter_files(scene_id):
@@ -176,7 +169,7 @@ class PackedScenes(Place):
 
     def describe(self) -> dict[str, Any]:
         """Name the content, and the options of extracted frames."""
-        return {"content": self._archive.index.kind, "options": self.made_with}
+        return {"content": self._archive.index.kind, "options": self._archive.index.options}
 
 
 class ProcessedScenes(Place):
@@ -226,11 +219,6 @@ class ProcessedScenes(Place):
             ScanNetPrepError: It is damaged, or cannot be read.
         """
 
-    @property
-    def made_with(self) -> str:
-        """The options, as arguments of `scannet-prep process`."""
-        return self.options.flags
-
     @cached_property
     def entries(self) -> Mapping[str, SceneEntry]:
         """The entries of the manifest, by id. The manifest is read again.
@@ -249,7 +237,15 @@ class ProcessedScenes(Place):
             TransferError: A server does not send it.
         """
         arrays = self.read_file(scene_id)
-        self._check_head(arrays, parse_head(arrays), scene_id)
+        head = parse_head(arrays)
+        split = self.scenes[scene_id].split
+        problem = ""
+        if head.scene_id != scene_id or head.split != split:
+            problem = f"holds {head.scene_id!r} of {head.split}, expected {scene_id} of {split}"
+        elif head.options != self.options:
+            problem = f"was made with {head.options.flags}, expected {self.options.flags}"
+        if problem:
+            raise FileError(arrays.path, problem, _HINT_CHANGED)
         return arrays
 
     def read_arrays(self, scene_id: str, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
@@ -263,32 +259,14 @@ class ProcessedScenes(Place):
 
     def read(self, scene_id: str) -> ProcessedScene:
         """Read a scene; errors are those of `open_arrays`."""
-        arrays = self.read_file(scene_id)
-        scene = parse_processed(arrays)
-        self._check_head(arrays, scene.meta, scene_id)
-        return scene
-
-    def _check_head(self, arrays: NpzReader, head: SceneHead, scene_id: str) -> None:
-        """Compare the head of a file with the scene that it should hold.
-
-        Raises:
-            FileError: It is that of another scene or another folder.
-        """
-        split = self.scenes[scene_id].split
-        problem = ""
-        if head.scene_id != scene_id or head.split != split:
-            problem = f"holds {head.scene_id!r} of {head.split}, expected {scene_id} of {split}"
-        elif head.options != self.options:
-            problem = f"was made with {head.options.flags}, expected {self.options.flags}"
-        if problem:
-            raise FileError(arrays.path, problem, _HINT_CHANGED)
+        return parse_processed(self.open_arrays(scene_id))
 
     def describe(self) -> dict[str, Any]:
         """Describe the options, the warnings, and the scenes that failed."""
         manifest = self.read_manifest()
         return {
             "program": f"scannet-prep {manifest.program_version}",
-            "options": self.made_with,
+            "options": self.options.flags,
             "failures": {name: str(failure) for name, failure in self.failures.items()},
             "warnings": [
                 f"{text} (scenes: {len(scenes):,})"
@@ -319,9 +297,14 @@ class ProcessedFolder(ProcessedScenes):
         """Return the path of a scene's file."""
         return processed_path(self.folder, self.scenes[scene_id].split, scene_id)
 
-    def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
-        """Find the file of a scene, with its fingerprint."""
-        return {self.file_path(scene_id): self.entries[scene_id].fingerprint}
+    def iter_groups(self) -> Iterator[FileGroup]:
+        """Iterate over the files of all scenes: a group for each."""
+        from scannet_prep.archive.writing import FileGroup
+
+        for scene_id, entry in self.entries.items():
+            path = self.file_path(scene_id)
+            names = {f"{entry.split}/{path.name}": path}
+            yield FileGroup(scene_id, entry.split, names, entry.fingerprint)
 
     def read_file(self, scene_id: str) -> NpzReader:
         """Read the whole file of a scene into new, writable memory."""
@@ -337,10 +320,9 @@ class ProcessedFolder(ProcessedScenes):
     def verify(self, scene_id: str) -> list[Finding]:
         """Read a scene, and compare it with the manifest."""
         recorded = self.entries[scene_id]
-        arrays = self.read_file(scene_id)
-        scene = parse_processed(arrays)
-        self._check_head(arrays, scene.meta, scene_id)
-        actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(arrays.data))
+        arrays = self.open_arrays(scene_id)
+        fingerprint = Fingerprint.from_bytes(arrays.data)
+        actual = SceneEntry.from_scene(parse_processed(arrays), fingerprint)
         for name in SceneEntry.__struct_fields__:
             here = getattr(actual, name)
             there = getattr(recorded, name)

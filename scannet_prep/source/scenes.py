@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import FileError
 from scannet_prep.processed.scene import ProcessedScene
@@ -40,14 +38,12 @@ class Place(ABC):
     Attributes:
         kind: The kind of place.
         name: Its path or address, for messages.
-        folder: The folder; None for an archive.
         scenes: Its scenes by id, sorted.
         failures: Why scenes that should be there are missing, by id.
     """
 
     kind: PlaceKind
     name: str
-    folder: Path | None = None
     scenes: Mapping[str, PlaceScene]
     failures: Mapping[str, Finding] = {}
 
@@ -55,11 +51,6 @@ class Place(ABC):
     def splits(self) -> dict[str, str]:
         """The splits of the scenes."""
         return {scene_id: scene.split for scene_id, scene in self.scenes.items()}
-
-    @property
-    def made_with(self) -> str:
-        """The options with which the scenes were made; empty for those of the release."""
-        return ""
 
     def read(self, scene_id: str) -> ProcessedScene:
         """Read a processed scene, or make it.
@@ -69,35 +60,13 @@ class Place(ABC):
         """
         raise FileError(self.name, f"{scene_id} cannot be compared", _HINT_COMPARED)
 
-    def find_files(
-        self,
-        scene_id: str,  # noqa: ARG002 - an archive has no files
-    ) -> Mapping[Path, Fingerprint | None]:
-        """Find the files of a scene in a folder, with their fingerprints if these are recorded.
-
-        Raises:
-            FileError: The record of the scene is damaged.
-        """
-        return {}
-
     def iter_groups(self) -> Iterator[FileGroup]:
-        """Iterate over the files of all scenes of a folder, in the groups of an archive.
-
-        The files of a raw scene are one group; each file of other scenes is one.
+        """Iterate over the files of all scenes in a folder, in the groups of an archive.
 
         Raises:
             FileError: The record of a scene is damaged.
         """
-        from scannet_prep.archive.writing import FileGroup
-
-        for scene_id, scene in self.scenes.items():
-            files = self.find_files(scene_id)
-            names = {path.relative_to(self.name).as_posix(): path for path in files}
-            if self.kind == "raw":
-                yield FileGroup(scene_id, scene.split, names)
-                continue
-            for name, path in names.items():
-                yield FileGroup(scene_id, scene.split, {name: path}, files[path])
+        return iter(())  # an archive has no files
 
     @abstractmethod
     def verify(self, scene_id: str) -> list[Finding]:

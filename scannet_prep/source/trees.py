@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from scannet_prep.archive.writing import FileGroup
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import FileError, ScanNetPrepError
@@ -95,10 +96,12 @@ class RawTree(Place):
         """
         return _process(self._raw_scenes[scene_id], ProcessOptions(), self._label_map)
 
-    def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
-        """Find the files of a scene."""
-        scene = self._raw_scenes[scene_id]
-        return dict.fromkeys(map(scene.path, scene.files))
+    def iter_groups(self) -> Iterator[FileGroup]:
+        """Iterate over the files of all scenes: a group for each scene."""
+        for scene_id, scene in self._raw_scenes.items():
+            paths = map(scene.path, scene.files)
+            names = {path.relative_to(self.folder).as_posix(): path for path in paths}
+            yield FileGroup(scene_id, scene.split or "", names)
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Check the files of a scene: those for segmentation together, the others alone."""
@@ -191,30 +194,34 @@ class Frames(Place):
         self.name = str(folder)
         self.scenes = scenes
 
-    @property
-    def made_with(self) -> str:
-        """The options of the scenes."""
-        return "; ".join(sorted(self._options))
-
-    def find_files(self, scene_id: str) -> Mapping[Path, Fingerprint | None]:
-        """Find the record of a scene, and the files that it lists, in its order."""
-        record_path = self._record_paths[scene_id]
-        files: dict[Path, Fingerprint | None] = {record_path: None}
-        for name, fingerprint in read_record(record_path).files.items():
-            files[record_path.parent / name] = fingerprint
-        return files
+    def iter_groups(self) -> Iterator[FileGroup]:
+        """Iterate over the files: a group for each; of a scene, its record comes first."""
+        for scene_id, scene in self.scenes.items():
+            record_path = self._record_paths[scene_id]
+            for path, fingerprint in ((record_path, None), *_list_files(record_path)):
+                name = path.relative_to(self.folder).as_posix()
+                yield FileGroup(scene_id, scene.split, {name: path}, fingerprint)
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Compare the files of a scene with its record."""
         findings = []
-        for path, expected in self.find_files(scene_id).items():
-            if expected is not None:
-                findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
+        for path, expected in _list_files(self._record_paths[scene_id]):
+            findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
         return findings
 
     def describe(self) -> dict[str, Any]:
         """Count the frames, and return their options."""
-        return {"frames": self._frame_count, "options": self.made_with}
+        return {"frames": self._frame_count, "options": "; ".join(sorted(self._options))}
+
+
+def _list_files(record_path: Path) -> Iterator[tuple[Path, Fingerprint]]:
+    """List the files of extracted frames, with their fingerprints.
+
+    Raises:
+        FileError: Their record is damaged.
+    """
+    for name, fingerprint in read_record(record_path).files.items():
+        yield record_path.parent / name, fingerprint
 
 
 def _process(scene: RawScene, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:

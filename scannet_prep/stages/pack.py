@@ -36,12 +36,6 @@ from scannet_prep.source.scenes import Place
 
 # Not packed: other archives, and the record that one person has accepted the terms.
 _OMITTED_ENDINGS = (SUFFIX, ACCEPTANCE_NAME)
-# Where files are looked for.
-_PATTERNS: dict[TreeKind, tuple[str, ...]] = {
-    "raw": ("*", "*/*", "*/*/*"),
-    "processed": ("*", "*/*", "*/*/*"),
-    "frames": ("*",),
-}
 _DEEP = 2
 _HINT_SOURCE = "name a folder; unpack moves an archive into one"
 _HINT_NAME = f"choose another name with -o, such as scannet{SUFFIX}"
@@ -77,9 +71,10 @@ def _find_others(source: Path, place: Place, kind: TreeKind) -> tuple[FileGroup,
     Returns:
         The files; and the names of files and folders that are not packed, sorted.
     """
-    found = {path for pattern in _PATTERNS[kind] for path in source.glob(pattern)}
-    # Files of frames lie deeper.
+    found = {*source.glob("*")}
+    # All files of frames are in the folders of scenes.
     if kind != "frames":
+        found.update(source.glob("*/*"), source.glob("*/*/*"))
         for group in place.iter_groups():
             found.difference_update(group.paths.values())
     files = {}
@@ -135,8 +130,9 @@ def run(
     kind = place.kind
     if kind == "archive":
         raise UsageError(f"{source}: is an archive already", _HINT_SOURCE)
+    options = place.describe().get("options", "")
     others, left_out = _find_others(source, place, kind)
-    index = make_index(kind, place.iter_groups(), place.made_with)
+    index = make_index(kind, place.iter_groups(), options)
     groups = chain([others], place.iter_groups())
     size_bytes = others.size_bytes + sum(scene.size_bytes for scene in index.scenes)
     with progress.work("pack", size_bytes, "B"), writing(Path(name)):

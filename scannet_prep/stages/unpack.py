@@ -191,7 +191,7 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
     if kind_here == "processed":
         before = read_manifest(out_dir)
     elif kind_here == "frames":
-        options = Frames(out_dir).made_with
+        options = Frames(out_dir).describe()["options"]
     here = _describe_head(kind_here, before, options)
     there = _describe_head(index.kind, arrived, index.options)
     if here != there:
