@@ -165,34 +165,38 @@ PARTS = {
     "frames": {"_FRAME_COUNT": 4, "_VERTEX_COUNT": 1_000},
     "page": {},
 }
-RUN_PART = """
+RUN_PARTS = """
 import importlib, json, pathlib, sys
-part = importlib.import_module(f"benchmark.{sys.argv[1]}")
-for name, value in json.loads(sys.argv[2]).items():
-    assert hasattr(part, name), name
-    setattr(part, name, value)
-for title, figure in part.measure(pathlib.Path.cwd(), 2, 1000, 1):
-    print(title, figure, sep=": ")
+for name, constants in json.loads(sys.argv[1]).items():
+    part = importlib.import_module(f"benchmark.{name}")
+    for constant, value in constants.items():
+        assert hasattr(part, constant), constant
+        setattr(part, constant, value)
+    folder = pathlib.Path.cwd() / name
+    folder.mkdir()
+    for title, figure in part.measure(folder, 2, 1000, 1):
+        print(name, title, figure, sep=": ")
 """
 
 
 @pytest.mark.parametrize(
-    "name",
+    "names",
     [
-        *sorted(PARTS.keys() - {"loader", "page"}),
-        pytest.param("loader", marks=pytest.mark.extra("torch")),
-        pytest.param("page", marks=pytest.mark.extra("chromium", "playwright")),
+        [*sorted(PARTS.keys() - {"loader", "page"})],
+        pytest.param(["loader"], marks=pytest.mark.extra("torch")),
+        pytest.param(["page"], marks=pytest.mark.extra("chromium", "playwright")),
     ],
+    ids=" ".join,
 )
-def test_each_part_of_the_benchmark_prints_figures(tmp_path, name):
-    words = [PYTHON, "-c", RUN_PART, name, json.dumps(PARTS[name])]
+def test_each_part_of_the_benchmark_prints_figures(tmp_path, names):
+    parts = json.dumps({name: PARTS[name] for name in names})
 
-    outcome = run_words(*words, cwd=tmp_path, env=TOOL_PATH)
+    outcome = run_words(PYTHON, "-c", RUN_PARTS, parts, cwd=tmp_path, env=TOOL_PATH)
 
     assert outcome.status == 0, outcome.stderr
     lines = outcome.stdout.splitlines()
-    assert len(lines) >= 1
-    assert all(re.search(r": .*\d", line) for line in lines), lines
+    assert {line.partition(": ")[0] for line in lines} == {*names}
+    assert all(re.search(r": .*: .*\d", line) for line in lines), lines
 
 
 def test_page_and_help_name_every_part_of_the_benchmark():
