@@ -21,6 +21,7 @@ from commands import PLAIN_COMMAND, flip_scene, limited, run_main, start_command
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep import official_scenes
+from scannet_prep.base import files
 from scannet_prep.base.files import run_lock
 from scannet_prep.synthetic import write_release
 
@@ -152,9 +153,17 @@ def test_ended_run_leaves_whole_files_and_the_same_command_continues(
 
 @every_command
 def test_full_disk_and_second_run_are_clear_errors_that_lose_nothing(
-    command, sources, expected, output
+    command, sources, expected, output, monkeypatch
 ):
     words = words_of(command, sources, output)
+    if command not in ("export", "frames"):  # nobody can tell the size of these before
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "RESERVE_BYTES", 1 << 60)
+            outcome = run_main(*words, "--json")
+        assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError"), outcome
+        assert "and a reserve of" in outcome.json["message"]
+        assert files_in(output) == {}
+
     largest_bytes = max(path.stat().st_size for path in expected[command][1].rglob("*"))
     with limited(resource.RLIMIT_FSIZE, largest_bytes // 2):
         outcome = run_main(*words, "--json")

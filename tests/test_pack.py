@@ -62,11 +62,6 @@ def test_existing_archive_is_replaced_only_with_force_and_a_link_to_it_stays(out
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []  # noqa: PTH208
 
 
-def test_default_command_packs_processed(out_dir, tmp_path):
-    shutil.move(out_dir, tmp_path / "data/processed")
-    assert run_main("pack", cwd=tmp_path).stdout.startswith("data/scannet.tar.zst: 3 scenes, ")
-
-
 def test_other_names_are_left_out_and_counted(tree, tmp_path):
     strangers = {
         "terms_accepted.txt": b"me",

@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import resource
 import shutil
 import subprocess
@@ -28,7 +27,6 @@ from commands import (
 )
 
 from scannet_prep import ScanNet
-from scannet_prep.base import files
 from scannet_prep.errors import FileError
 from scannet_prep.source.place import open_place
 
@@ -199,19 +197,6 @@ def test_folder_of_a_run_that_stopped_is_refused_until_it_is_complete(
         ScanNet(out_dir, split="val")
     assert unpack(archive, "-o", out_dir).status == 0
     assert read_tree(out_dir) == read_tree(whole_dir / "processed")
-
-
-@WAYS
-def test_disk_without_space_for_what_is_missing_is_refused_before_anything_is_written(
-    unpack, packed_dir, tmp_path, monkeypatch
-):
-    archive = packed_dir / "raw.tar.zst"
-    assert unpack(archive, "-o", tmp_path / "whole").status == 0
-    monkeypatch.setattr(files, "RESERVE_BYTES", 1 << 60)
-    assert unpack(archive, "-o", tmp_path / "whole").status == 0
-    outcome = unpack(archive, "-o", tmp_path / "out")
-    assert (outcome.status, read_tree(tmp_path / "out")) == (1, {})
-    assert re.search(r"out: needs [\d.]+ kB and a reserve of .* is free\nhint:", outcome.stderr)
 
 
 def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):
