@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import warnings
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -260,7 +261,15 @@ def mutate_npz(data, rng):
 
 LOCK = b"".join(b"%064x  %d  scans/%d/x.txt\n" % (number, number, number) for number in range(5))
 SCENE_FILE = f"out/train/{tiny.SCENE_ID}.npz"
-read_own = partial(sample_from_mesh, compute_segments=True)
+
+
+def read_own(path):
+    with warnings.catch_warnings():
+        # What is missing or not used is told, and the rest is sound.
+        warnings.simplefilter("ignore", UserWarning)
+        sample_from_mesh(path, compute_segments=True)
+
+
 write_text = partial(write_file, "a.ply", Ply(format="ascii").encode())
 # By kind of file: what writes an intact one, what damages it, and every how many-th is tried.
 KINDS = {
