@@ -50,14 +50,14 @@ def make_scene(label_set, train_ids):
     return SimpleNamespace(scannet_ids=pairs[:, 0], nyu40_ids=pairs[:, 1])
 
 
-def declared_numbering(label_set, is_raw):
-    return list_numberings(label_set, "semantic")[int(is_raw)]
+def declared_numbering(label_set, task, is_raw):
+    return list_numberings(label_set, task)[int(is_raw)]
 
 
 def check(label_set, ids, scene, task, *, is_raw=False, is_forced=False):
     """Return the problem and the hint, both empty if the ids are accepted."""
     folder = Path("predictions")
-    predictions = SimpleNamespace(task=task, numbering=declared_numbering(label_set, is_raw))
+    predictions = SimpleNamespace(task=task, numbering=declared_numbering(label_set, task, is_raw))
     counts = IdCounts(predictions)
     for part in np.array_split(np.arange(len(ids)), 2):
         prediction, vertices = None, part
@@ -84,7 +84,7 @@ def check(label_set, ids, scene, task, *, is_raw=False, is_forced=False):
 def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
     label_set, task, is_raw, accuracy
 ):
-    declared = declared_numbering(label_set, is_raw)
+    declared = declared_numbering(label_set, task, is_raw)
     for number, actual in enumerate(list_numberings(label_set, task)):
         truth, predicted = draw_classes(actual.label_set, task, accuracy, number)
         ids = to_ids(actual, predicted)
@@ -109,6 +109,8 @@ def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
         assert f"probably {named[0].name}: " in hint
         follow_hint(hint, ids, named[0], predicted)
         assert "`scannet-prep evaluate`" in hint_of_ids
+        if task == "instance":
+            follow_hint(hint_of_ids, ids, named[0], predicted)
 
 
 def follow_hint(hint, ids, named, predicted):

@@ -108,14 +108,11 @@ class IdCounts:
         if strays:
             count = self._totals[strays].sum()
             total = self._totals.sum()
-            names = list_some([str(number) for number in strays])
+            names = list_some([*map(str, strays)])
             problems.append(
                 f"{count:,} of {total:,} predicted ids are not classes ({declared.name}): {names}"
             )
-        if is_submission:
-            best = self._judge_submission(found, problems)
-        else:
-            best = self._find_best(problems)
+        best = self._judge(found, problems) if is_submission else self._find_best(problems)
         problem = "; ".join(problems)
         if is_forced or not problem:
             return problem
@@ -126,7 +123,7 @@ class IdCounts:
             hint += _HINT_EVALUATE
         raise FileError(place, problem, hint)
 
-    def _judge_submission(self, found: set[int], problems: list[str]) -> Numbering:
+    def _judge(self, found: set[int], problems: list[str]) -> Numbering:
         """Find what no network predicts for all scenes of a split.
 
         Args:
@@ -134,33 +131,31 @@ class IdCounts:
             problems: Extended by it.
 
         Returns:
-            The numbering whose ids are most similar to those that occur.
+            The numbering whose ids, of classes that a network predicts, are most similar to those
+            that occur.
         """
         declared = self._declared
-        label_set = declared.label_set
         totals = self._totals
-        ids = list(declared.train_ids)
-        wall = ids[label_set["wall"].train_id]
-        floor = ids[label_set["floor"].train_id]
+        wall, *_ = declared.train_ids
         walls = totals[wall]
-        floors = totals[floor]
         unlabeled_ids = UNLABELED_IDS - declared.train_ids.keys()
         unlabeled = totals[list(unlabeled_ids)].sum()
-        task = self._predictions.task
-        if task == "semantic" and unlabeled >= walls:
+        if self._predictions.task == "semantic" and unlabeled >= walls:
             problems.append(f"{unlabeled:,} vertices are unlabeled, but only {walls:,} are wall")
-        stuff = walls + floors
-        if task == "instance" and stuff:
-            total = totals.sum()
+        stuff_ids = declared.train_ids.keys() - declared.predicted
+        stuff = totals[list(stuff_ids)].sum()
+        total = totals.sum()
+        if stuff:
             problems.append(f"{stuff:,} of {total:,} instances are wall or floor")
 
-        def count_differences(reading: tuple[Numbering, SemanticScores]) -> int:
-            numbering, _ = reading
-            return len(numbering.train_ids.keys() ^ found)
+        def compare(numbering: Numbering) -> tuple[int, bool]:
+            """Count differences. The last classes are rare, but the first one should occur."""
+            differences = numbering.predicted ^ found
+            return len(differences), min(numbering.predicted) in differences
 
-        best, _ = min(self._readings, key=count_differences)
-        has_other_set = best.label_set != label_set
-        if has_other_set and found <= best.train_ids.keys():
+        numberings = [numbering for numbering, _ in self._readings]
+        best = min(numberings, key=compare)
+        if best.label_set != declared.label_set and found <= best.train_ids.keys():
             problems.append(f"all of the {len(found)} ids are {best.name}, too")
         return best
 

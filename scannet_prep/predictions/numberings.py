@@ -12,13 +12,13 @@ The first four are in use for both tasks, the last two for instances only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.evaluation.overlaps import NO_INSTANCES, counted_classes
+from scannet_prep.evaluation.overlaps import counted_classes
 from scannet_prep.evaluation.scores import IntArray
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 
@@ -38,12 +38,14 @@ class Numbering(NamedTuple):
         name: Its name, for messages.
         label_set: The label set.
         train_ids: The train id of each id in a file.
+        predicted: The ids that a network of the task predicts: as instances, no walls and floors.
         conversion: How to make the ids and the files that they belong into.
     """
 
     name: str
     label_set: LabelSet
     train_ids: Mapping[int, int]
+    predicted: set[int]
     conversion: str
 
     def find_classes(self, ids: NDArray[np.integer]) -> IntArray:
@@ -68,47 +70,50 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
     for each in dict.fromkeys((label_set, SCANNET20, SCANNET200)):
         name = f"{each.name} train ids"
         raw_name = "nyu40 ids" if each == SCANNET20 else "ScanNet ids"
-        classes = range(len(each))
-        raw_ids = dict(zip(each.ids, classes, strict=True))
         of_set = f"with --label-set {each.name.lower()}"
         save = f"save train ids as .npy (instances: .npz), {of_set}"
-        from_1 = dict(enumerate(classes, 1))
-        without_0 = dict(enumerate(classes, -1))
-        numberings += [
-            Numbering(name, each, dict(enumerate(classes)), save),
-            Numbering(
+        classes = range(len(each))
+        rows = [
+            (
+                name,
+                dict(enumerate(classes)),
+                save,
+            ),
+            (
                 raw_name,
-                each,
-                raw_ids,
+                dict(zip(each.ids, classes, strict=True)),
                 f"save raw ids as .txt, {of_set}",
             ),
-            Numbering(
+            (
                 f"{name} + 1",
-                each,
-                from_1,
+                dict(enumerate(classes, 1)),
                 f"subtract 1; {save}",
             ),
-            Numbering(
+            (
                 f"{name} - 1",
-                each,
-                without_0,
+                dict(enumerate(classes, -1)),
                 f"add 1; {save}",
             ),
         ]
+        predicted: Sequence[int] = classes
         if task == "instance":
+            predicted = counted_classes(each)
             name = f"{each.name} classes counted without wall and floor"
-            counted = counted_classes(each)
-            from_0 = dict(enumerate(counted))
-            from_1 = dict(enumerate(counted, 1))
-            skipped = sorted(each[name].train_id for name in NO_INSTANCES)
+            skipped = sorted({*classes} - {*predicted})
             make = f"{save}: np.delete(np.arange({len(each)}), {skipped})"
-            numberings += [
-                Numbering(name, each, from_0, f"{make}[ids]"),
-                Numbering(
+            rows += [
+                (
+                    name,
+                    dict(enumerate(predicted)),
+                    f"{make}[ids]",
+                ),
+                (
                     f"{name} + 1",
-                    each,
-                    from_1,
+                    dict(enumerate(predicted, 1)),
                     f"{make}[ids - 1]",
                 ),
             ]
+        for name, train_ids, conversion in rows:
+            ids = {number for number, train_id in train_ids.items() if train_id in predicted}
+            numberings.append(Numbering(name, each, train_ids, ids, conversion))
     return numberings

@@ -55,7 +55,8 @@ class Predictions(NamedTuple):
         missing = sorted(set(scene_ids) - self.paths.keys())
         if not missing:
             return
-        for path in sorted(self.folder.glob(re.sub("^scene", "*", missing[0]) + "*")):
+        pattern = re.sub("^scene", "*", missing[0])
+        for path in sorted(self.folder.glob(f"{pattern}*")):
             endings = ", ".join(_ENDINGS[self.task])
             hint = f"did you mean {path.name}? Expected are a scene id and one of {endings}"
         scenes = count_of(len(scene_ids), "scene")
@@ -64,7 +65,11 @@ class Predictions(NamedTuple):
         problem = f"has no {self.task} predictions of {counts}: {names}"
         raise MissingFileError(self.folder, problem, hint)
 
-    def read(self, scene_id: str, vertex_count: int) -> tuple[Any, IntArray]:
+    def read(
+        self,
+        scene_id: str,
+        vertex_count: int,
+    ) -> tuple[Any, IntArray]:
         """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
 
         | task | file | content |
@@ -115,8 +120,7 @@ class Predictions(NamedTuple):
         [scores] = load_arrays(path, "prob")
         is_table = scores.ndim == 2 and scores.size > 0
         is_float = scores.dtype.kind == "f"
-        has_scores = is_table and is_float
-        if not has_scores or np.isnan(scores).any():
+        if not (is_table and is_float) or np.isnan(scores).any():
             found = describe_array(scores)
             raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
         columns = scores.argmax(axis=1)
@@ -125,7 +129,10 @@ class Predictions(NamedTuple):
 
 
 def find_predictions(
-    folder: Path, task: Task, label_set: LabelSet, processed_ids: Collection[str]
+    folder: Path,
+    task: Task,
+    label_set: LabelSet,
+    processed_ids: Collection[str],
 ) -> Predictions:
     """Find the prediction files in a folder, without reading them.
 
