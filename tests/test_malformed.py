@@ -42,6 +42,9 @@ from scannet_prep.source.place import open_place
 from scannet_prep.stages import pack
 from scannet_prep.synthetic import make_scene, write_scene
 
+# Notes about a mesh.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 # CI tries more when it has time.
 EXAMPLES = int(os.environ.get("SCANNET_PREP_FUZZ_EXAMPLES", "60"))
 

@@ -50,8 +50,8 @@ _GREY = 128
 _MAX_LABEL = np.iinfo(np.uint16).max
 _NO_LABELS = "has no labels: its vertices have no property label"
 _LABELS = (
-    "is a labels.ply under the name of the mesh: its vertices have a property label, "
-    "and its colours are those of the labels"
+    "is a labels.ply under the name of the mesh: its vertices have a property label (which needs "
+    "another name in your own mesh), and its colours are those of the labels"
 )
 
 
@@ -194,7 +194,7 @@ def _copy_columns(
         problem = f"vertices have the properties {actual:.200}, expected {listed}"
         raise ContentError(problem) from None
     if columns.dtype.kind not in kinds:
-        expected = "float" if kinds == "f" else "numbers"
+        expected = {"f": "float", "iu": "whole numbers"}.get(kinds, "numbers")
         raise ContentError(f"{listed} have type {columns.dtype.name}, expected {expected}")
     return columns
 

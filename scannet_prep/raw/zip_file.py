@@ -46,7 +46,7 @@ def open_zip(
             raise FileError(
                 path,
                 f"its directory is damaged: it lists {count:,} files, "
-                f"expected {expected_count:,}, and at least one",
+                f"expected {max(expected_count, 1):,}",
             )
         yield archive
 
