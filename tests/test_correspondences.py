@@ -7,6 +7,7 @@ from tiny import LOST, encode_stream, make_intrinsic, make_pose
 
 from scannet_prep import ScanNet
 from scannet_prep.base.images import encode_jpeg
+from scannet_prep.errors import FileError
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.frames import FrameFolder, camera_in, project
 from scannet_prep.synthetic import write_release
@@ -83,6 +84,9 @@ def test_pixels_of_depth_see_vertices_where_depth_was_measured(raw_dir):
     # It sees the sheets elsewhere, at a depth that was not measured.
     assert not np.array_equal(turned.read("vertices"), expected)
     assert run_main("verify", raw_dir.parent / "out").status == 0
+    frame.find("vertices").write_bytes(b"not an array")
+    with pytest.raises(FileError, match=r"vertices/0.npy: the magic string is not correct"):
+        frame.read("vertices")
 
 
 def test_concerto_gets_the_pixels_within_a_centimetre_of_a_vertex(raw_dir):

@@ -227,13 +227,12 @@ class ExtractedFrame:
         camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
         try:
             if name.endswith(".npy"):
-                values = np.asarray(np.load(io.BytesIO(data)))
+                values = np.asarray(np.lib.format.read_array(io.BytesIO(data)))
                 return np.rint(1000 * values).astype(np.uint16) if content == "depth" else values
             if content != "color":
                 return decode_gray(data, camera.size)
             return decode_color(data, camera.size, "PNG" if name.endswith(".png") else "JPEG")
-        # np.load raises them, too.
-        except (ValueError, EOFError) as error:
+        except ValueError as error:  # also of NumPy
             raise FileError(self.scene.path / name, error.args[0], _HINT_VERIFY) from None
 
     def _name_of(self, content: FrameContent) -> str:
