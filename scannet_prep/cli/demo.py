@@ -66,8 +66,9 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
 def _list_commands(demo_dir: Path, scene_id: str) -> list[str]:
     """Return commands for the results, which work as they stand in the current folder."""
-    # The short name, if the environment is active.
-    python = "python" if shutil.which("python") == sys.executable else quote(sys.executable)
+    # The short name, such as python3, if the environment is active.
+    name = Path(sys.executable).name
+    python = name if shutil.which(name) == sys.executable else quote(sys.executable)
     program = f"{python} -m scannet_prep"
     folder = quote(str(demo_dir))
     predictions = f"{folder}/predictions/val"
