@@ -25,18 +25,16 @@ class Format(NamedTuple):
     """
 
     module: str
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ("label set", "frame")
     aligned_with: str | None = None
     needs: str = ""
 
 
 COMPUTED_SEGMENTS = "segments, unless they are processed with --compute-segments"
-_BOTH = ("label set", "frame")
 # Modules are named here so that the names are known without importing NumPy.
 FORMATS = {
     "octformer": Format(
         "octformer",
-        choices=_BOTH,
         aligned_with="ScanNet200",
     ),
     "pointcept": Format(
@@ -46,7 +44,6 @@ FORMATS = {
     ),
     "mask3d": Format(
         "mask3d",
-        choices=_BOTH,
         aligned_with="",
         needs=COMPUTED_SEGMENTS,
     ),
@@ -57,27 +54,26 @@ FORMATS = {
     ),
     "oneformer3d": Format(
         "mmdet3d",
-        choices=_BOTH,
         aligned_with="",
         needs=COMPUTED_SEGMENTS,
     ),
     "pointgroup": Format(
         "pointgroup",
-        choices=_BOTH,
         aligned_with="ScanNet200",
     ),
     "spformer": Format(
         "pointgroup",
-        choices=_BOTH,
         aligned_with="ScanNet200",
         needs=COMPUTED_SEGMENTS,
     ),
     "votenet": Format(
         "detection",
+        choices=(),
         needs="annotation",
     ),
     "scanrefer": Format(
         "detection",
+        choices=(),
     ),
     "benchmark-gt": Format(
         "benchmark_gt",
@@ -86,7 +82,6 @@ FORMATS = {
     ),
     "ply": Format(
         "ply",
-        choices=_BOTH,
     ),
 }
 
