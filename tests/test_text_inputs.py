@@ -41,7 +41,7 @@ def test_text_is_read_with_any_mark_line_ends_blank_lines_and_comments(tmp_path,
 
     for mark in ("", "\ufeff"):
         for end in ("\n", "\r\n", "\r\r\n", "\r"):
-            for before in ((), ("# by hand: a = b", ""), ("",)):
+            for before in ((), ("  # by hand: a = b", ""), ("",)):
                 path.write_bytes((mark + end.join([*before, *lines, " ", "# end", ""])).encode())
                 assert plain(read(path)) == expected, (mark, end, before)
     path.write_bytes("\n".join(lines).encode("utf-16"))

@@ -47,7 +47,7 @@ _MAX_BYTES = 1 << 32
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 _HINT_TEXT = "save it as plain text in UTF-8; if it is not yours, get it again"
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
-_COMMENT = re.compile(r"^#.*", re.MULTILINE)
+_COMMENT = re.compile(r"^ *#.*", re.MULTILINE)
 _TEMPORARY_SUFFIX = ".tmp"
 RUN_LOCK_NAME = ".scannet-prep.lock"
 _HINT_WINDOWS = "run this in WSL; processed folders can be read without it"
@@ -137,8 +137,8 @@ def decode_text(data: bytes, path: Path, hint: str = _HINT_TEXT) -> str:
     """Decode a text file of people or of other programs.
 
     A byte order mark is dropped, and so are the words of comments, which are lines that begin with
-    `#`. Every end of a line becomes one LF, also CR CR LF, which a file has that was converted to
-    the line ends of Windows twice. The numbers of lines stay.
+    `#`, perhaps after blanks. Every end of a line becomes one LF, also CR CR LF, which a file has
+    that was converted to the line ends of Windows twice. The numbers of lines stay.
 
     Args:
         data: The content of the file.
