@@ -16,6 +16,7 @@ from commands import TEST, TRAIN, patch, raw_file, run_main
 from PIL import Image
 from tiny import LOST, encode_stream, make_intrinsic
 
+from scannet_prep.errors import FileError
 from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release
 
@@ -313,6 +314,9 @@ def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, 
         intrinsic = frame.scene.color_camera.intrinsic
         check(frame.read("color"), number, intrinsic, np.linalg.inv(frame.pose))
 
+    frame.find("depth").write_bytes(b"")
+    with pytest.raises(FileError, match=r"depth/000004\.npy: "):
+        frame.read("depth")
     small = extract(raw_dir, tmp_path / "small", "--layout", "monosdf").json["failures"]
     assert small[0]["message"].endswith("too small for a square of 768")
 

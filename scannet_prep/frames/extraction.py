@@ -104,14 +104,7 @@ def extract_scene(
                 path = scene.path(SOURCE_KINDS[content])
                 archive = stack.enter_context(open_zip(path))
                 table = make_label_table(ids, label_map)
-                makers[content] = partial(
-                    make_label_image,
-                    archive,
-                    path,
-                    stream.color_camera.size,
-                    color_camera.size,
-                    table,
-                )
+                makers[content] = partial(make_label_image, archive, path, table, color_camera.size)
         for position, number in enumerate(numbers):
             frame = stream[number]
             for content in contents:
@@ -162,7 +155,7 @@ def _choose_makers(
         raise FileError(stream.path, problem, "choose another layout for this scene")
     cropped = stored.cropped((layout.crop, layout.crop)) if layout.crop else stored
     depth_camera = stream.depth_camera.resized(size or stream.depth_camera.size)
-    default_size = depth_camera.size if layout.shrinks_color else cropped.size
+    default_size = depth_camera.size if layout.uses_depth_camera else cropped.size
     color_camera = cropped.resized(size or default_size)
     read_depth: Callable[[Frame], Any] = Frame.depth
     if layout.aligns_depth:
@@ -184,7 +177,7 @@ def _choose_makers(
     if layout.of_frame["depth"].endswith(".npy"):
         read_resized = makers["depth"]
         makers["depth"] = lambda frame: read_resized(frame) / _MILLIMETRES
-    if layout.has_intrinsics:
+    if layout.uses_depth_camera:
         intrinsics = depth_camera.intrinsic[:3, :3]
         makers["pose"] = lambda frame: {"intrinsics": intrinsics, "pose": frame.pose}
     return color_camera, depth_camera, makers

@@ -50,9 +50,8 @@ def make_label_table(label_set: LabelIds, label_map: LabelMap) -> NDArray[np.int
 def make_label_image(
     archive: zipfile.ZipFile,
     path: Path,
-    stored_size: tuple[int, int],
-    size: tuple[int, int],
     table: NDArray[np.int16] | None,
+    size: tuple[int, int],
     frame: Frame,
 ) -> bytes:
     """Make the image of labels, or of objects, of a frame.
@@ -60,9 +59,8 @@ def make_label_image(
     Args:
         archive: The zip file of a scene.
         path: Its path, for messages.
-        stored_size: Width and height of its images, which are those of color.
-        size: Width and height of the image to make.
         table: The conversion of its ids; None to leave them as they are.
+        size: Width and height of the image to make. Stored images have those of color.
         frame: The frame.
 
     Returns:
@@ -75,6 +73,7 @@ def make_label_image(
     folder = path.stem.partition("_2d-")[2]
     name = f"{folder}/{frame.number}.png"
     stored = read_member(archive, path, name)
+    stored_size = frame.stream.color_camera.size
     try:
         if size == stored_size and table is None:
             check_gray_png(stored, stored_size)

@@ -33,8 +33,8 @@ class Layout:
         crop: Width and height of the square in the middle of color images that is taken; 0 for all
             of an image.
         aligns_depth: Whether depth images have the pixels of the color camera.
-        shrinks_color: Whether color images have the size of the depth camera.
-        has_intrinsics: Whether the file of a pose has the intrinsics of the depth camera, too.
+        uses_depth_camera: Whether color images have the size of the depth camera, and the file of a
+            pose has its intrinsics, too.
     """
 
     of_frame: Mapping[FrameContent, str]
@@ -44,8 +44,7 @@ class Layout:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     crop: int = 0
     aligns_depth: bool = False
-    shrinks_color: bool = False
-    has_intrinsics: bool = False
+    uses_depth_camera: bool = False
 
 
 _MATRICES = (
@@ -162,8 +161,7 @@ LAYOUTS = {
         folder="scans_{part}/{scene}",
         defaults={"every": 1},
         fixed={"size": None, "keeps_lost": False},
-        shrinks_color=True,
-        has_intrinsics=True,
+        uses_depth_camera=True,
     ),
     "openeqa": Layout(
         of_frame={

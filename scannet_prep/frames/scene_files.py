@@ -91,12 +91,16 @@ def _encode_colmap_images(record: FramesRecord, _: RawScene) -> bytes:
 
 def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     """Find the unit quaternion of a rotation: w, x, y, z."""
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = rotation
     # Four times the products of its numbers with each other: each row is a multiple of it.
-    products = np.zeros((4, 4))
-    products[1:, 1:] = rotation + rotation.T
-    products[0, 1:] = products[1:, 0] = (rotation - rotation.T)[[2, 0, 1], [1, 2, 0]]
-    signs = np.vstack([np.ones(3), 2 * np.eye(3) - 1])
-    np.fill_diagonal(products, sum((signs * rotation.diagonal()).T, start=np.ones(4)))
+    products = np.array(
+        [
+            [1 + xx + yy + zz, zy - yz, xz - zx, yx - xy],
+            [zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx],
+            [xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy],
+            [yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz],
+        ]
+    )
     row = products[products.diagonal().argmax()]
     return np.asarray(row / np.linalg.norm(row))
 
