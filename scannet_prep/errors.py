@@ -3,12 +3,11 @@
 ScanNetPrepError
  ├── UsageError              the arguments are wrong or the terms not accepted; nothing was changed
  │    └── UnknownSceneError       a scene id is malformed, or not in the data
- ├── FileError               a file is not as expected; the message names it
+ ├── FileError               a file or a scene is not as expected; the message names it
  │    ├── MissingFileError        it does not exist
  │    └── ArchiveError            an archive (.tar.zst) is damaged
  ├── TransferError           a file cannot be fetched
  ├── ContentError            a value is not as expected; readers turn it into a FileError
- ├── AnnotationError         the files of a scene are intact but do not fit together
  ├── WorkerDiedError         the operating system ended a worker process during its work
  └── OutputError             the results cannot be written, for example without permission
       └── DiskFullError           disk full, quota used up, or mounted read-only
@@ -98,10 +97,6 @@ class ContentError(ScanNetPrepError, ValueError):
 
     Raised where the name of the file is not known; readers turn it into a `FileError`.
     """
-
-
-class AnnotationError(ScanNetPrepError, ValueError):
-    """The files of a scene are intact but do not fit together."""
 
 
 class WorkerDiedError(ScanNetPrepError, RuntimeError):

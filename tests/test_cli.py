@@ -24,7 +24,7 @@ from commands import (
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
-from scannet_prep.cli import outcome as cli_outcome
+from scannet_prep.cli import console as cli_console
 from scannet_prep.cli.console import Console, describe_list, format_table
 from scannet_prep.cli.main import main, make_parser
 
@@ -118,7 +118,7 @@ def test_findings_of_outcome_are_listed_with_each_hint_once_and_make_the_status(
         Finding(message=f"fault {number}", subject="a.ply", scene_id="scene0000_00", hint="copy it")
         for number in range(120)
     ]
-    shown = cli_outcome.Outcome({"scenes": 1}, ["1 scene"], [note, *errors])
+    shown = cli_console.Outcome({"scenes": 1}, ["1 scene"], [note, *errors])
 
     assert Console().show(shown) == 3
     out, err = capsys.readouterr()
@@ -140,7 +140,7 @@ def test_findings_of_outcome_are_listed_with_each_hint_once_and_make_the_status(
     assert value.pop("seconds") >= 0
     assert value == {"exit_status": 3, "command": "verify", "scenes": 1}
 
-    assert Console().show(cli_outcome.Outcome({}, [], [note])) == 0
+    assert Console().show(cli_console.Outcome({}, [], [note])) == 0
     assert capsys.readouterr().out == ""
 
 

@@ -23,7 +23,7 @@ from oracles import find_problems
 from tiny import Ply
 
 from scannet_prep import sample_from_mesh
-from scannet_prep.errors import AnnotationError, FileError
+from scannet_prep.errors import FileError
 from scannet_prep.frames import SensorStream
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.manifest import read_manifest
@@ -317,10 +317,9 @@ def find_fault(path, read):
     signal.alarm(20)
     try:
         read(path)
-    except (FileError, AnnotationError) as error:
+    except FileError as error:
         text = str(error)
-        is_named = path.name in text or isinstance(error, AnnotationError)
-        is_fault = not is_named or "memory" in text or "allocate" in text
+        is_fault = path.name not in text or "memory" in text or "allocate" in text
         return True, text if is_fault else ""
     except BaseException as error:  # noqa: BLE001 - every other exception is a fault
         return True, f"{type(error).__name__}: {error}"[:300]

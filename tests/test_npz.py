@@ -121,8 +121,8 @@ def test_files_of_other_programs_are_refused():
         encode(
             {"a": np.zeros(3, [("a", "<i4")])}
         ): "array 'a' is damaged: it has a header of another program",
-        encode({"meta": np.array("{}")}): "has a damaged or foreign description: .* missing",
-        encode({"meta": np.array("\ud800")}): "has a damaged or foreign description: ",
+        encode({"meta": np.array("{}")}): "is damaged, or not a file of this version: .* missing",
+        encode({"meta": np.array("\ud800")}): "is damaged, or not a file of this version: ",
     }
 
     for content, problem in contents.items():

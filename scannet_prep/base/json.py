@@ -15,6 +15,7 @@ import msgspec
 from scannet_prep.errors import ContentError, FileError
 
 Value = TypeVar("Value")
+Data: TypeAlias = bytes | bytearray | memoryview | str
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 """A number of things or bytes."""
@@ -23,9 +24,7 @@ Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 """A CRC-32 as eight hexadecimal digits."""
 
 
-def parse_json(
-    data: bytes | bytearray | memoryview | str, decoder: msgspec.json.Decoder[Value]
-) -> Value:
+def parse_json(data: Data, decoder: msgspec.json.Decoder[Value]) -> Value:
     """Parse a value from JSON.
 
     Raises:
@@ -38,13 +37,13 @@ def parse_json(
 
 
 def parse_record(
-    data: bytes, path: Path | str, decoder: msgspec.json.Decoder[Value], hint: str
+    data: Data, path: Path | str, decoder: msgspec.json.Decoder[Value], hint: str
 ) -> Value:
-    """Parse a JSON file of this program.
+    """Parse JSON that this program has written.
 
     Args:
-        data: The content of the file.
-        path: Its name, for messages; a text if it is in an archive.
+        data: The JSON.
+        path: The name of its file, for messages; a text if it is in an archive.
         decoder: The decoder of its type.
         hint: What to do if it is damaged.
 

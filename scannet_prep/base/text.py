@@ -19,16 +19,10 @@ def format_duration(seconds: float) -> str:
     return f"{rest_s} s"
 
 
-def count_of(number: int, singular: str, plural: str = "") -> str:
-    """Format a number of things: `1 scene`, `1,513 scenes`, `0 vertices`.
-
-    Args:
-        number: The number.
-        singular: The noun.
-        plural: Its plural, if that does not end in `s`.
-    """
-    noun = singular if number == 1 else plural or f"{singular}s"
-    return f"{number:,} {noun}"
+def count_of(number: int, noun: str) -> str:
+    """Format a number of things, whose plural ends in `s`: `1 scene`, `1,513 scenes`."""
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def format_bytes(count: int) -> str:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import textwrap
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -20,17 +17,6 @@ if TYPE_CHECKING:
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 
 _SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fills paragraphs to the width of the terminal, and keeps lists and examples as they are."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = [
-            paragraph if "\n " in paragraph else textwrap.fill(paragraph, width)
-            for paragraph in text.split("\n\n")
-        ]
-        return super()._fill_text("\n\n".join(paragraphs), width, indent)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -47,7 +33,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(
             description=description,
             epilog=title + examples,
-            formatter_class=_HelpFormatter,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             **options,
         )
@@ -181,23 +167,6 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
     )
 
 
-def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Executor | None]:
-    """Make a context manager that connects to the dask cluster of `--dask`.
-
-    Returns:
-        The context manager. `with` yields an executor that runs on the cluster, or None without
-        `--dask`.
-
-    Raises:
-        UsageError: The cluster cannot be used.
-    """
-    if arguments.dask is None:
-        return nullcontext()
-    from scannet_prep.base.workers import dask_executor
-
-    return dask_executor(arguments.dask)
-
-
 def selection_from(arguments: argparse.Namespace) -> Selection:
     """Return the selection of scenes that the options describe.
 
@@ -221,11 +190,9 @@ def jobs_from(arguments: argparse.Namespace) -> int:
     """Return the number of `--jobs`, by default the number of cores that this process may use."""
     from scannet_prep.base.machine import find_core_limits
 
-    if arguments.jobs is not None:
-        jobs: int = arguments.jobs
-        return jobs
     smallest_limit = min(find_core_limits(os.environ).values())
-    return max(1, smallest_limit)
+    jobs: int = arguments.jobs or max(1, smallest_limit)
+    return jobs
 
 
 def positive_number(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Output of a command: its result on standard output, everything else on standard error."""
+"""The outcome of a command: its result on standard output, all else on standard error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from scannet_prep.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.base.findings import Finding
-    from scannet_prep.cli.outcome import Outcome
 
 # Number of entries of a list, and of findings, that are shown without -v.
 _MAX_LISTED = 10
@@ -27,6 +26,24 @@ _MAX_FINDINGS = 100
 # Pause between lines of progress where there is no terminal.
 _PROGRESS_INTERVAL_S = 30.0
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a command, for people, for programs, and as an exit status.
+
+    Attributes:
+        report: For programs: a dataclass or a mapping, which `--json` prints.
+        lines: For people, on standard output.
+        findings: For people: what failed, on standard error. Errors among them make the exit
+            status 3. Programs find them in the report.
+        status: The exit status, if it is not that of the findings.
+    """
+
+    report: object
+    lines: Iterable[str] = ()
+    findings: Sequence[Finding] = ()
+    status: int | None = None
 
 
 @dataclass(slots=True)
@@ -95,7 +112,6 @@ class Console(Progress):
         The traceback of a bug is shown, too.
         """
         from scannet_prep.base.findings import Finding
-        from scannet_prep.cli.outcome import Outcome
 
         finding = Finding.from_error(error)
         status = 2 if isinstance(error, UsageError) else 1
@@ -209,16 +225,13 @@ def _print(text: str, stream: TextIO) -> None:
     print(text, file=stream, flush=True)
 
 
-def format_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1
-) -> str:
+def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Lay out rows under a header.
 
     Args:
         header: Names of the columns.
-        rows: Cells as text.
-        text_columns: Number of columns on the left that are text; the others are numbers, which
-            are aligned to the right.
+        rows: Cells as text. Those of the first column are aligned to the left, all others, which
+            are numbers, to the right.
     """
     table = [header, *rows]
     columns = zip(*table, strict=True)
@@ -226,12 +239,10 @@ def format_table(
     dashes = ["-" * width for width in widths]
     table.insert(1, dashes)
     lines = []
-    for row in table:
-        line = ""
-        for index, cell in enumerate(row):
-            side = "<" if index < text_columns else ">"
-            line += f"{cell:{side}{widths[index]}}  "
-        lines.append(line.rstrip())
+    for first, *numbers in table:
+        cells = [first.ljust(widths[0])]
+        cells += map(str.rjust, numbers, widths[1:])
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
@@ -241,16 +252,15 @@ def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
     Args:
         splits: By split, numbers by name, the same names for each. Those named `*_bytes` are sizes.
     """
-    rows = []
     header = ["split"]
+    rows = []
     for split, numbers in splits.items():
-        header = ["split"]
-        row = [split]
-        for name, value in numbers.items():
-            is_size = name.endswith("_bytes")
-            header.append(name.removesuffix("_bytes"))
-            row.append(format_bytes(value) if is_size else f"{value:,}")
-        rows.append(row)
+        cells = {
+            name.removesuffix("_bytes"): format_bytes(value) if "_bytes" in name else f"{value:,}"
+            for name, value in numbers.items()
+        }
+        header[1:] = cells
+        rows.append([split, *cells.values()])
     return format_table(header, rows)
 
 

@@ -1,8 +1,9 @@
 """Take synthetic scenes through every stage.
 
-Makes synthetic scenes in the format of the release, processes and packs them, reads them as a
-dataset, predicts their labels, shows one, and extracts frames of sensor streams. The scenes contain
-nothing from ScanNet. Needs no network and no account.
+Makes synthetic scenes in the format of the release, processes and packs them,
+reads them as a dataset, predicts their labels, shows one, and extracts frames
+of sensor streams. The scenes contain nothing from ScanNet. Needs no network and
+no account.
 
 examples:
   scannet-prep demo
@@ -19,8 +20,7 @@ from shlex import quote
 
 from scannet_prep.base.text import format_duration
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.release.files import TERMS_URL
 
 _REAL_DATA = f"\nThe same with the real data, once you have signed its terms ({TERMS_URL}):\n"
@@ -66,9 +66,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
 def _list_commands(demo_dir: Path, scene_id: str) -> list[str]:
     """Return commands for the results, which work as they stand in the current folder."""
-    # The short name, such as python3, if the environment is active.
-    name = Path(sys.executable).name
-    python = name if shutil.which(name) == sys.executable else quote(sys.executable)
+    # The short name, if the environment is active.
+    python = "python" if shutil.which("python") == sys.executable else quote(sys.executable)
     program = f"{python} -m scannet_prep"
     folder = quote(str(demo_dir))
     predictions = f"{folder}/predictions/val"

@@ -30,8 +30,7 @@ from pathlib import Path
 
 from scannet_prep.base.text import count_of, format_duration
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 
 _DEFAULT_PLACE = "data/processed"
 

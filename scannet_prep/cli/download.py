@@ -1,15 +1,16 @@
 """Download the raw ScanNet files.
 
---types seg selects the files that segmentation needs: 7,766 files, about 21 GB, for all scenes.
-Each file is checked before it gets its final name, and its SHA-256 is recorded in scannet.lock.
+--types seg selects the files that segmentation needs: 7,766 files, about 21 GB,
+for all scenes. Each file is checked before it gets its final name, and its
+SHA-256 is recorded in scannet.lock.
 
-Run the command again to check existing files, replace damaged ones and download missing ones.
-Interrupted files continue where they stopped. Scenes that still lack a file at the end are listed
-in failed.txt. If the server goes down, the download pauses and retries at intervals for up to four
-hours.
+Run the command again to check existing files, replace damaged ones and download
+missing ones. Interrupted files continue where they stopped. Scenes that still
+lack a file at the end are listed in failed.txt. If the server goes down, the
+download pauses and retries at intervals for up to four hours.
 
-The first time, the command asks whether you have signed the ScanNet Terms of Use. Without a
-terminal it does not ask, and requires --accept-terms.
+The first time, the command asks whether you have signed the ScanNet Terms of
+Use. Without a terminal it does not ask, and requires --accept-terms.
 
 examples:
   scannet-prep download --types seg-min --dry-run
@@ -39,8 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from scannet_prep.base.text import count_of, format_bytes, format_duration
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_table
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome, format_table
 from scannet_prep.release.files import BASE_URL, TYPES
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ Semantic predictions are <scene>.txt (raw ids, one per line), <scene>.npy or
 <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels,
 scores). Without --label-set, scores are for the label set of PLACE.
 
-Predicted ids that look wrong are an error: they are not classes of the label set,
-or another label set or numbering agrees far better with the ground truth.
+Predicted ids that look wrong are an error: they are not classes of the label
+set, or another label set or numbering agrees far better with the ground truth.
 
 examples:
   scannet-prep evaluate predictions --gt data/processed
@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_table
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome, format_table
 from scannet_prep.release.scenes import Split
 
 if TYPE_CHECKING:

@@ -46,8 +46,7 @@ import argparse
 from pathlib import Path
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
 from scannet_prep.release.files import BASE_URL
 

@@ -1,8 +1,8 @@
 """Show what is in a raw tree, a processed folder, extracted frames or an archive.
 
-Prints the numbers of scenes and vertices, sizes, options, warnings and failures. No scene is read,
-except for --table: it prints a row per scene (with extents, area and labeled share), class or
-instance.
+Prints the numbers of scenes and vertices, sizes, options, warnings and
+failures. No scene is read, except for --table: it prints a row per scene (with
+extents, area and labeled share), class or instance.
 
 examples:
   scannet-prep info data/processed
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_list, format_splits
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome, describe_list, format_splits
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:

@@ -36,8 +36,7 @@ from scannet_prep.cli.arguments import (
     path_argument,
     place_argument,
 )
-from scannet_prep.cli.console import Console
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 
 _COMMANDS = (
     "download",

@@ -1,11 +1,11 @@
 """Pack a folder of scenes into one archive.
 
-The folder contains processed scenes or extracted frames, or is a raw tree. The archive is a plain
-.tar.zst that any tar opens. Training reads it directly: a scene, or an image of extracted frames,
-can be read alone, also over HTTP.
+The folder contains processed scenes or extracted frames, or is a raw tree. The
+archive is a plain .tar.zst that any tar opens. Training reads it directly: a
+scene, or an image of extracted frames, can be read alone, also over HTTP.
 
-The same files give the same bytes. The archive gets its name when it is complete; an existing one
-is replaced only with --force.
+The same files give the same bytes. The archive gets its name when it is
+complete; an existing one is replaced only with --force.
 
 examples:
   scannet-prep pack                           # data/processed
@@ -19,15 +19,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.errors import UsageError
-
-if TYPE_CHECKING:
-    from scannet_prep.cli.console import Console
 
 _PIPE = Path("-")
 

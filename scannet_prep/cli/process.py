@@ -1,16 +1,17 @@
-"""Make one .npz of each raw scene, with points, normals, colors, labels, instances and segments.
+"""Make one .npz of each raw scene, with points, colors, labels and segments.
 
-Scenes are found wherever their files lie together under the names of the release: in scans/SCENE/
-and scans_test/SCENE/, in train/, val/ and test/, and elsewhere. A scene of your own lies in
-scans_test/NAME/NAME_vh_clean_2.ply or, with segments and groups, in scans/NAME/.
+Scenes are found wherever their files lie together under the names of the
+release: in scans/SCENE/ and scans_test/SCENE/, in train/, val/ and test/, and
+elsewhere. A scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply or,
+with segments and groups, in scans/NAME/.
 
-A processed folder has one set of options. They are stored in its manifest, so a later command need
-not repeat them, and a command with different options is refused. To change them, process the whole
-folder again with --force.
+A processed folder has one set of options. They are stored in its manifest, so a
+later command need not repeat them, and a command with different options is
+refused. To change them, process the whole folder again with --force.
 
-Running a command again makes only what is missing: a scene is kept if its file is the recorded one
-and not older than its raw files. A scene that fails does not stop the others. It is listed, and
-written to failed.txt.
+Running a command again makes only what is missing: a scene is kept if its file
+is the recorded one and not older than its raw files. A scene that fails does
+not stop the others. It is listed, and written to failed.txt.
 
 examples:
   scannet-prep process --scannet200 --align-axis
@@ -27,8 +28,7 @@ from __future__ import annotations
 import argparse
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_duration, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 
 if TYPE_CHECKING:
     from scannet_prep.stages.scene_run import RunPlan
@@ -39,6 +39,7 @@ def resolve_paths(arguments: argparse.Namespace) -> None:
 
 def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) -> Outcome:
     """Describe a plan, and carry it out unless it is a dry run."""
+    from scannet_prep.base.workers import dask_executor
     from scannet_prep.stages import scene_run
 
     scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
@@ -55,7 +56,7 @@ def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) ->
         facts |= {"dry_run": True, "to_make": reasons}
         facts |= {"failures": plan.failures, "notes": plan.notes}
         return Outcome(facts, lines, (*plan.notes, *plan.failures))
-    with shared.executor_from(arguments) as executor:
+    with dask_executor(arguments.dask) if arguments.dask else nullcontext() as executor:
         report = scene_run.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
         )

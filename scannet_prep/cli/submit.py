@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console
+from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.cli.evaluate import add_prediction_arguments
-from scannet_prep.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from scannet_prep.stages.submit import SubmissionReport

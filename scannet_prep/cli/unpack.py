@@ -1,9 +1,10 @@
 """Unpack an archive, or some of its scenes.
 
-The folder is new, or has scenes with the options and the label map of the archive. Only files that
-are missing there, or differ, are written, so that an interrupted run is continued by the same
-command. A damaged scene does not stop the others. What comes before the end of a truncated archive
-is unpacked from standard input: scannet-prep unpack - < ARCHIVE
+The folder is new, or has scenes with the options and the label map of the
+archive. Only files that are missing there, or differ, are written, so that an
+interrupted run is continued by the same command. A damaged scene does not stop
+the others. What comes before the end of a truncated archive is unpacked from
+standard input: scannet-prep unpack - < ARCHIVE
 
 examples:
   scannet-prep unpack data/scannet.tar.zst
@@ -15,15 +16,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_duration
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.errors import UsageError
-
-if TYPE_CHECKING:
-    from scannet_prep.cli.console import Console
 
 
 def add_arguments(parser: shared.CommandParser) -> None:

@@ -1,16 +1,18 @@
-"""Check a raw tree, a processed folder, an archive, or extracted frames, or compare two copies.
+"""Check a raw tree, a processed folder, frames or an archive, or compare two.
 
-Changes nothing, and lists the damage scene by scene. An error means that something is wrong; a note
-is only worth knowing.
+Changes nothing, and lists the damage scene by scene. An error means that
+something is wrong; a note is only worth knowing.
 
-Raw tree: every file by itself and with the others of its scene (counts, segment ids, labels.ply
-against the groups, axis alignment), the records in scannet.lock, the label map and, unless scenes
-are selected, tasks/. Processed folder: checksums, shapes and values of every scene, against the
-manifest. Archive: every checksum. Frames: every file that the record of a scene lists.
+Raw tree: every file by itself and with the others of its scene (counts, segment
+ids, labels.ply against the groups, axis alignment), the records in
+scannet.lock, the label map and, unless scenes are selected, tasks/. Processed
+folder: checksums, shapes and values of every scene, against the manifest.
+Archive: every checksum. Frames: every file that the record of a scene lists.
 
-With --against, PATH and another copy of the same data are compared: which scenes one of them lacks,
-which arrays differ and where, and how many vertices have another class there. Raw scenes are
-processed for it with the default options.
+With --against, PATH and another copy of the same data are compared: which
+scenes one of them lacks, which arrays differ and where, and how many vertices
+have another class there. Raw scenes are processed for it with the default
+options.
 
 examples:
   scannet-prep verify data/ScanNet
@@ -27,10 +29,9 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes, format_duration
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 
 if TYPE_CHECKING:
-    from scannet_prep.cli.console import Console
     from scannet_prep.stages.verify import VerifyReport
 
 

@@ -37,8 +37,7 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console
-from scannet_prep.cli.outcome import Outcome
+from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:

@@ -25,16 +25,18 @@ class Format(NamedTuple):
     """
 
     module: str
-    choices: tuple[str, ...] = ("label set", "frame")
+    choices: tuple[str, ...] = ()
     aligned_with: str | None = None
     needs: str = ""
 
 
 COMPUTED_SEGMENTS = "segments, unless they are processed with --compute-segments"
+_BOTH = ("label set", "frame")
 # Modules are named here so that the names are known without importing NumPy.
 FORMATS = {
     "octformer": Format(
         "octformer",
+        choices=_BOTH,
         aligned_with="ScanNet200",
     ),
     "pointcept": Format(
@@ -44,6 +46,7 @@ FORMATS = {
     ),
     "mask3d": Format(
         "mask3d",
+        choices=_BOTH,
         aligned_with="",
         needs=COMPUTED_SEGMENTS,
     ),
@@ -54,26 +57,27 @@ FORMATS = {
     ),
     "oneformer3d": Format(
         "mmdet3d",
+        choices=_BOTH,
         aligned_with="",
         needs=COMPUTED_SEGMENTS,
     ),
     "pointgroup": Format(
         "pointgroup",
+        choices=_BOTH,
         aligned_with="ScanNet200",
     ),
     "spformer": Format(
         "pointgroup",
+        choices=_BOTH,
         aligned_with="ScanNet200",
         needs=COMPUTED_SEGMENTS,
     ),
     "votenet": Format(
         "detection",
-        choices=(),
         needs="annotation",
     ),
     "scanrefer": Format(
         "detection",
-        choices=(),
     ),
     "benchmark-gt": Format(
         "benchmark_gt",
@@ -82,6 +86,7 @@ FORMATS = {
     ),
     "ply": Format(
         "ply",
+        choices=_BOTH,
     ),
 }
 

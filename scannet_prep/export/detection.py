@@ -63,8 +63,7 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     # raw output of a bit generator is the same in all versions of NumPy.
     generator = np.random.PCG64([0, *stem.encode()])
     numbers = generator.random_raw(len(scene.points))
-    count = min(len(numbers), _MAX_POINTS)
-    chosen = np.sort(np.argpartition(numbers, count - 1)[:count])
+    chosen = np.sort(np.argsort(numbers)[:_MAX_POINTS])
     instances = scene.instances[chosen]
     labels = nyu40_ids.take(instances)
     numbers_from_1 = objects.take(instances) + 1
@@ -76,8 +75,8 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     for prefix, is_aligned in frames.items():
         moved = in_frame(scene, is_aligned=is_aligned)
         columns: list[Any] = [moved.points, moved.colors, moved.normals]
-        rows = [column[chosen] for column in columns]
-        files[f"{prefix}_vert.npy"] = np.hstack(rows, dtype=np.float32)
+        vertices = np.hstack(columns, dtype=np.float32)
+        files[f"{prefix}_vert.npy"] = vertices[chosen]
         # Boxes are computed in float32, as in the programs.
         boxes = find_boxes(scene, moved.points, SCANNET20, _CLASSES, objects)
         if scene.meta.split is Split.TEST:

@@ -59,8 +59,10 @@ class Predictions(NamedTuple):
         for path in sorted(self.folder.glob(f"{pattern}*")):
             endings = ", ".join(_ENDINGS[self.task])
             hint = f"did you mean {path.name}? Expected are a scene id and one of {endings}"
-        counts = f"{len(missing):,} of {count_of(len(scene_ids), 'scene')}"
-        problem = f"has no {self.task} predictions of {counts}: {list_some(missing)}"
+        scenes = count_of(len(scene_ids), "scene")
+        names = list_some(missing)
+        counts = f"{len(missing):,} of {scenes}"
+        problem = f"has no {self.task} predictions of {counts}: {names}"
         raise MissingFileError(self.folder, problem, hint)
 
     def read(
@@ -197,11 +199,14 @@ def read_numbers(path: Path) -> IntArray:
     """
     data = read_file(path)
     # A shortcut for numbers of one digit each, as in masks: digits and ends of lines alternate.
-    codes = np.frombuffer(data, np.uint8)
-    digits = codes[::2]
-    is_end = codes[1::2] == ord("\n")
-    if is_end.all() and digits.tobytes().isdigit():
-        return digits.astype(np.int64) - ord("0")
+    lines = data.rstrip(b"\n")
+    codes = np.frombuffer(lines, np.uint8)
+    digits = codes[::2] - ord("0")
+    ends = codes[1::2]
+    is_end = ends == ord("\n")
+    has_ends = len(digits) > len(ends) and is_end.all()
+    if has_ends and digits.max() < 10:
+        return digits.astype(np.int64)
     # What people have not edited needs no search for comments, which takes longer than the rest.
     is_plain = data.isascii() and b"#" not in data
     text = data.decode() if is_plain else read_text(path)

@@ -115,27 +115,24 @@ def annotate(
 
     rows = _look_up(groups, label_map, warnings)
     instance_ids = _number_instances(groups, warnings)
-    # The group of each segment, (S,), and the number of segments of each group, (G,).
-    # -1 for no group is counted in the first bin, which is dropped.
+    # The group of each segment, (S,), and the number of segments of each group.
     group_of_segment = _assign_segments(segmentation, groups, warnings)
-    bin_of_segment = group_of_segment + 1
-    bins = np.bincount(bin_of_segment, minlength=len(groups) + 1)
-    segment_counts = bins[1:].tolist()
+    segment_counts = Counter(group_of_segment.tolist())
 
     annotated_groups = []
-    facts = zip(distinct, instance_ids, rows, segment_counts, strict=True)
-    for (group, *repetitions), instance_id, row, segment_count in facts:
+    for index, (group, *repetitions) in enumerate(distinct):
+        row = rows[index]
         object_ids = [repetition.object_id for repetition in repetitions]
         aliases = [one for one in object_ids if one not in (None, group.object_id)]
         annotated_groups.append(
             AnnotatedGroup(
-                id=instance_id,
+                id=instance_ids[index],
                 object_id=group.object_id,
                 raw_category=group.raw_category,
                 scannet_id=row.scannet_id,
                 nyu40_id=row.nyu40_id,
                 aliases=tuple(aliases),
-                segment_count=segment_count,
+                segment_count=segment_counts[index],
             )
         )
     # The ids of each group and, last, of none, which -1 reaches, (G + 1, 3); of each segment, (S,).
@@ -173,28 +170,20 @@ def measure_groups(
         instances: int16 (V,), ids of groups, -1 for none.
         points: float32 (V, 3), metres.
     """
-    # Vertices sorted by instance, (V,): a range for each, which begins at one of `starts`.
+    # Points sorted by instance, (3, V), and one part of them for each.
     order = np.argsort(instances, kind="stable")
-    ids = instances.take(order)
-    starts = np.flatnonzero(np.diff(ids, prepend=-2))
-    counts = np.diff(starts, append=len(ids)).tolist()
-    # (ranges, 6): smallest x, y, z, then largest x, y, z.
-    columns = points.T.take(order, axis=1)
-    smallest = np.minimum.reduceat(columns, starts, axis=1)
-    largest = np.maximum.reduceat(columns, starts, axis=1)
-    corners = np.concatenate([smallest, largest])
-    boxes = corners.T.astype(np.float64).round(4)
+    ids, starts = np.unique(instances.take(order), return_index=True)
+    parts = np.split(points.T.take(order, axis=1), starts[1:], axis=1)
+    points_of = dict(zip(ids.tolist(), parts, strict=True))
 
-    numbers = ids[starts].tolist()
-    range_of = {number: index for index, number in enumerate(numbers)}
     measured = []
     for group in groups:
-        index = range_of.get(group.id)
-        if index is None:
-            measured.append(group)
-            continue
-        box = tuple(boxes[index].tolist())
-        measured.append(replace(group, vertex_count=counts[index], box=box))
+        columns = points_of.get(group.id)
+        if columns is not None:
+            corners = np.concatenate([columns.min(axis=1), columns.max(axis=1)])
+            box = tuple(corners.astype(np.float64).round(4).tolist())
+            group = replace(group, vertex_count=columns.shape[1], box=box)
+        measured.append(group)
     return tuple(measured)
 
 

@@ -55,9 +55,7 @@ def points_and_normals(
     lengths = np.sqrt(x * x + y * y + z * z)
     lengths[lengths == 0] = 1
     sums /= lengths
-    points = np.stack([*columns], axis=1, dtype=np.float32, casting="same_kind")
-    units = np.stack([*sums], axis=1, dtype=np.float16, casting="same_kind")
-    return points, units
+    return columns.T.astype(np.float32, order="C"), sums.T.astype(np.float16, order="C")
 
 
 def move_columns(
@@ -68,16 +66,16 @@ def move_columns(
 
     Computing in float32 would be off by up to 1.4e-6 m.
     """
-    moved = np.empty_like(columns)
-    # Not a matrix product, so that the order of the additions is the same on every machine.
-    for moved_axis, factors in zip(moved, matrix, strict=True):
-        np.multiply(columns[0], factors[0], out=moved_axis)
-        moved_axis += columns[1] * factors[1]
-        moved_axis += columns[2] * factors[2]
+    x, y, z = columns
+    moved = []
+    for row in matrix:
+        # Not a matrix product, so that the order of the additions is the same on every machine.
+        axis = x * row[0] + y * row[1] + z * row[2]
         # A matrix (3, 4) has a shift in its last column.
-        if len(factors) == 4:
-            moved_axis += factors[3]
-    return moved
+        if len(row) == 4:
+            axis += row[3]
+        moved.append(axis)
+    return np.stack(moved)
 
 
 def _sum_products(
@@ -90,28 +88,21 @@ def _sum_products(
     float32 coordinates are exact in float64, and the two halves of its product are rounded alike.
     The order of the additions is the same on every machine.
     """
-    # x and y of a vertex are one complex number: NumPy finds and adds two numbers as fast as one.
-    xy = np.empty(columns.shape[1], np.complex128)
-    xy.real, xy.imag, z = columns
-    xy_sums = np.zeros_like(xy)
-    z_sums = np.zeros_like(z)
+    sums = np.zeros_like(columns)
     for start in range(0, len(faces), _FACES_AT_ONCE):
         part = faces[start : start + _FACES_AT_ONCE]
         corners = part.T.astype(np.intp, order="C")
-        # The first corner of each face, and the edges from it to the other two.
-        xy_origin, xy_a, xy_b = (xy.take(corner) for corner in corners)
-        z_origin, z_a, z_b = (z.take(corner) for corner in corners)
-        xy_a -= xy_origin
-        xy_b -= xy_origin
-        z_a -= z_origin
-        z_b -= z_origin
-
-        xy_product = np.empty_like(xy_a)
-        xy_product.real = xy_a.imag * z_b - z_a * xy_b.imag
-        xy_product.imag = z_a * xy_b.real - xy_a.real * z_b
-        z_product = xy_a.real * xy_b.imag - xy_a.imag * xy_b.real
+        # The first corner of each face, and the edges from it to the other two: (3, faces).
+        origin, a, b = (columns.take(corner, axis=1) for corner in corners)
+        a -= origin
+        b -= origin
+        product = [
+            a[1] * b[2] - a[2] * b[1],
+            a[2] * b[0] - a[0] * b[2],
+            a[0] * b[1] - a[1] * b[0],
+        ]
         # Each product counts for the three vertices of its face.
-        for corner in corners:
-            np.add.at(xy_sums, corner, xy_product)
-            np.add.at(z_sums, corner, z_product)
-    return np.stack([xy_sums.real, xy_sums.imag, z_sums])
+        for axis_sums, axis_product in zip(sums, product, strict=True):
+            for corner in corners:
+                np.add.at(axis_sums, corner, axis_product)
+    return sums

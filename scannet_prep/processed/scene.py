@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer, Fingerprint, read_file
-from scannet_prep.base.json import Value, parse_json, to_plain
-from scannet_prep.errors import ContentError, FileError, UsageError
+from scannet_prep.base.json import Value, parse_record, to_plain
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader, encode_npz
 from scannet_prep.release.irregularities import SceneWarning
@@ -258,10 +258,7 @@ def parse_processed(reader: NpzReader) -> ProcessedScene:
     problem = _find_structural_problem(arrays)
     if problem:
         raise FileError(reader.path, problem, DAMAGE_HINT)
-    fields: dict[str, Any] = {}
-    for key, array in arrays.items():
-        name = _FIELDS.get(key, key)
-        fields[name] = array
+    fields: dict[str, Any] = {_FIELDS.get(key, key): array for key, array in arrays.items()}
     return ProcessedScene(**fields, meta=meta)
 
 
@@ -285,11 +282,7 @@ def parse_head(reader: NpzReader) -> SceneHead:
 
 def _parse(reader: NpzReader, decoder: msgspec.json.Decoder[Value]) -> Value:
     text = str(reader.read("meta"))
-    try:
-        return parse_json(text, decoder)
-    except ContentError as error:
-        problem = f"has a damaged or foreign description: {error}"
-        raise FileError(reader.path, problem, DAMAGE_HINT) from None
+    return parse_record(text, reader.path, decoder, DAMAGE_HINT)
 
 
 def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scannet_prep.errors import UsageError
 
@@ -140,7 +140,8 @@ class LabelSet:
         Returns:
             uint8, same shape: train id + 1; 0 if no class of this set has the raw id.
         """
-        return _lookup_table(self, 1, 0, "uint8").take(raw_ids, mode="clip")
+        train_ids = self.train_ids_from_raw_ids(raw_ids, -1)
+        return (train_ids + 1).astype("uint8")
 
     def train_ids_from_raw_ids(
         self, raw_ids: NDArray[np.integer], ignore_index: int
@@ -154,7 +155,7 @@ class LabelSet:
         Returns:
             int64, same shape: train id, or `ignore_index` if no class of this set has the raw id.
         """
-        return _lookup_table(self, 0, ignore_index, "int64").take(raw_ids, mode="clip")
+        return _lookup_table(self, ignore_index).take(raw_ids, mode="clip")
 
     def name_of(self, train_id: int) -> str:
         """Return the English name of a class; `unlabeled` for -1, the default `ignore_index`.
@@ -203,14 +204,14 @@ def _parse_class(row: dict[str, str]) -> LabelClass:
 
 
 @cache
-def _lookup_table(label_set: LabelSet, first: int, other: int, dtype: str) -> NDArray[Any]:
-    """Make a table that maps each raw id to its train id + `first`.
+def _lookup_table(label_set: LabelSet, other: int) -> NDArray[np.int64]:
+    """Make a table that maps each raw id to its train id.
 
     Raw ids that are not a class are mapped to `other`. The last entry is one of them, so that a
     lookup with mode="clip" returns `other` for all larger raw ids.
     """
     import numpy as np
 
-    table = np.full(max(label_set.ids) + 2, other, dtype)
-    table[list(label_set.ids)] = np.arange(first, first + len(label_set))
+    table = np.full(max(label_set.ids) + 2, other, np.int64)
+    table[list(label_set.ids)] = np.arange(len(label_set))
     return table

@@ -91,8 +91,7 @@ class RawTree(Place):
         """Process a scene with the default options.
 
         Raises:
-            FileError: A file of the scene cannot be read, or is damaged.
-            AnnotationError: Its files contradict each other.
+            FileError: A file of the scene cannot be read, is damaged, or contradicts the others.
         """
         return _process(self._raw_scenes[scene_id], ProcessOptions(), self._label_map)
 

@@ -21,7 +21,7 @@ from scannet_prep.base.files import Fingerprint, write_temporary
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
 from scannet_prep.base.version import VERSION
-from scannet_prep.errors import AnnotationError, FileError, MissingFileError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.processed.make_scene import find_raw_files, process_scene
 from scannet_prep.processed.manifest import (
@@ -45,9 +45,6 @@ __all__ = ["plan", "run"]
 # faces.
 _SIZE_OF_MESH = 0.6
 _SIZE_OF_MESH_WITH_FACES = 1.1
-# Errors in the content of raw files: an earlier result of the scene no longer holds, and is
-# removed. After any other error, such as a missing raw file, it stays.
-_CONTENT_ERRORS = {FileError.__name__, AnnotationError.__name__}
 _HINT_FOLDER = "choose another output folder"
 _HINT_HEAD = "choose another output folder; or process all of this one again, with --force"
 _HINT_LABEL_MAP = "leave out --strict, or put the label map of the release there"
@@ -243,36 +240,38 @@ def _make_scene(task: SceneTask, context: ProcessContext) -> tuple[dict[Path, Pa
         The temporary name of its file, by the final one, and its entry for the manifest.
 
     Raises:
-        FileError: A raw file is missing or damaged.
-        AnnotationError: The raw files do not fit together, or their warnings are errors here.
+        FileError: A raw file is missing or damaged, the raw files do not fit together, or their
+            warnings are errors here.
         OutputError: Its file cannot be written.
     """
     scene = process_scene(task.scene, task.split, context.options, context.label_map)
-    _check_warnings(scene.meta, is_strict=context.is_strict)
+    _check_warnings(task, scene.meta, is_strict=context.is_strict)
     chunks = encode_processed(scene)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
     return {task.path: write_temporary(task.path, chunks)}, entry
 
 
-def _check_warnings(meta: SceneMeta, *, is_strict: bool) -> None:
+def _check_warnings(task: SceneTask, meta: SceneMeta, *, is_strict: bool) -> None:
     """Raise an error for warnings that are errors in this run.
 
     Raises:
-        AnnotationError: There are such warnings.
+        FileError: There are such warnings.
     """
     is_of_release = meta.scene_id in official_splits()
     for warning in meta.warnings:
         if warning.kind.is_damage and is_of_release:
-            raise AnnotationError(warning.fault, _HINT_DAMAGE)
+            raise FileError(task.source, warning.fault, _HINT_DAMAGE)
         if warning.kind.is_doubt and is_strict:
-            raise AnnotationError(warning.fault, _HINT_DOUBT)
+            raise FileError(task.source, warning.fault, _HINT_DOUBT)
 
 
 def _find_outdated(task: SceneTask, outcome: object) -> set[Path]:
     """List the files of a scene that hold an earlier result, which no longer counts."""
     out_dir = task.path.parent.parent
     paths = {out_dir / split / task.path.name for split in Split}
-    if not isinstance(outcome, Finding) or outcome.error not in _CONTENT_ERRORS:
+    # After an error in the content of raw files, the earlier result of the scene no longer holds.
+    # After any other error, such as a missing raw file, it stays.
+    if not isinstance(outcome, Finding) or outcome.error != FileError.__name__:
         paths.remove(task.path)
     return paths
 

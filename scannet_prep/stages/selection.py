@@ -111,11 +111,14 @@ def select_scenes(
     selected = []
     failures = []
     names: Collection[str] = available
+    only_split = selection.splits[0] if len(selection.splits) == 1 else None
     if selection.scene_ids is not None:
         names = selection.scene_ids
+        # If the user has named scenes and their split, the selection comes first.
+        previous_splits = {} if only_split else previous_splits
     for scene_id in sorted(names):
-        previous = previous_splits.get(scene_id)
-        split = _find_split(scene_id, available.get(scene_id), selection, previous)
+        split = official_splits().get(scene_id) or available.get(scene_id)
+        split = split or previous_splits.get(scene_id, only_split)
         if split is not None and not selection.wants(scene_id, split):
             if selection.scene_ids is None:
                 continue
@@ -135,18 +138,6 @@ def select_scenes(
             continue
         failures.append(Finding.from_error(error, raw_dir, scene_id))
     return selected[: selection.limit], failures
-
-
-def _find_split(
-    scene_id: str, split: Split | None, selection: Selection, previous: Split | None
-) -> Split | None:
-    """Find the split of a scene; None if it has none."""
-    official = official_splits().get(scene_id) or split
-    if official is not None:
-        return official
-    only_split = selection.splits[0] if len(selection.splits) == 1 else None
-    # If the user has named the scene, the selection comes first.
-    return previous or only_split if selection.scene_ids is None else only_split or previous
 
 
 def parse_scene_ids(words: Sequence[str]) -> tuple[str, ...]:
