@@ -55,7 +55,7 @@ def test_command_of_the_official_script_is_the_command_beside_it_or_refused(caps
 def release(tmp_path_factory):
     """Raw and processed scenes under the default names."""
     folder = tmp_path_factory.mktemp("coming")
-    write_release(folder / "data/ScanNet", (TRAIN, VAL, TEST), vertices=VERTICES)
+    write_release(folder / "data/ScanNet", (TRAIN, VAL, TEST), vertices=VERTICES, frames=1)
     assert run_main("process", "--compute-segments", cwd=folder).status == 0
     return folder
 
