@@ -77,7 +77,7 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
 def move(points: NDArray[Any], matrix: NDArray[Any]) -> NDArray[np.float64]:
     """Move points or normals, (V, 3), with the formula of processing."""
     columns = np.ascontiguousarray(points.T, np.float64)
-    return np.ascontiguousarray(move_columns(columns, matrix).T)
+    return np.stack([*move_columns(columns, matrix)], axis=1)
 
 
 def encode_lines(values: NDArray[Any], table: NDArray[Any] | None = None) -> bytes:
@@ -221,7 +221,7 @@ def find_boxes(
     rows = []
     raw_ids = raw_ids_by_group(scene.meta.groups, label_set).tolist()
     for group_id in np.flatnonzero(np.isin(raw_ids, classes)):
-        members = points[scene.instances == group_id]
+        members = points.compress(scene.instances == group_id, axis=0)
         if len(members):
             first = members.min(axis=0)
             last = members.max(axis=0)

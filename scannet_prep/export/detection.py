@@ -66,10 +66,10 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     chosen = np.sort(np.argsort(numbers)[:_MAX_POINTS])
     instances = scene.instances[chosen]
     labels = nyu40_ids.take(instances)
-    numbers_from_1 = objects.take(instances) + 1
+    objects_from_1 = objects.take(instances) + 1
     files: dict[str, Any] = {
         f"{stem}_sem_label.npy": labels.astype(np.uint32),
-        f"{stem}_ins_label.npy": numbers_from_1.astype(np.uint32),
+        f"{stem}_ins_label.npy": objects_from_1.astype(np.uint32),
     }
     frames = {stem: False, f"{stem}_aligned": True}
     for prefix, is_aligned in frames.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import itemgetter
 from statistics import fmean
 from typing import Any
@@ -114,7 +114,16 @@ def share_mask3d(records: Records, label_set: LabelSet) -> Mapping[str, bytes]:
         if text:
             files[f"{name}_database.yaml"] = text
     # Without this file, Mask3D's loader fails with an UnboundLocalError.
-    moments = _join_moments(train) if train else _DEFAULT_MOMENTS
+    moments = _DEFAULT_MOMENTS
+    if train:
+        moments = {"mean": [], "std": []}
+        # All scenes have the same weight.
+        for channel in range(3):
+            mean = fmean(entry["color_mean"][channel] for entry in train)
+            mean_square = fmean(entry["color_std"][channel] for entry in train)
+            variance = max(0.0, mean_square - mean**2)
+            moments["mean"].append(mean)
+            moments["std"].append(math.sqrt(variance))
     files["color_mean_std.yaml"] = _encode_mapping(moments)
     # Classes by raw id. Mask3D takes the train ids from their order.
     blank = "_" if label_set == SCANNET20 else " "
@@ -129,18 +138,6 @@ def share_mask3d(records: Records, label_set: LabelSet) -> Mapping[str, bytes]:
         text += _encode_mapping(values, "  ", "  ")
     files["label_database.yaml"] = text
     return {name: text.encode("ascii") for name, text in files.items()}
-
-
-def _join_moments(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Compute mean and standard deviation over scenes, all with the same weight."""
-    moments: dict[str, list[float]] = {"mean": [], "std": []}
-    for channel in range(3):
-        mean = fmean(entry["color_mean"][channel] for entry in entries)
-        mean_square = fmean(entry["color_std"][channel] for entry in entries)
-        variance = max(0.0, mean_square - mean**2)
-        moments["mean"].append(mean)
-        moments["std"].append(math.sqrt(variance))
-    return moments
 
 
 def _encode_mapping(values: Mapping[str, Any], first: str = "", indent: str = "") -> str:
