@@ -84,6 +84,8 @@ def test_stream_stays_until_its_frames_are_complete(release, own_dir, tmp_path):
     assert "404" in refused["message"]
     assert in_the_way["message"] == "is in the way"
     stream = out_dir / f".scannet-prep-streams/{VAL}/scans/{VAL}/{VAL}.sens"
+    # Frames of another folder do not need it, but those that it was fetched for do.
+    assert run_main("frames", stream.parents[1], "-o", tmp_path / "other").status == 0
     assert stream.read_bytes() == raw_file(release[0], ".sens", VAL).read_bytes()
 
     (out_dir / VAL).rmdir()

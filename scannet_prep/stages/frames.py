@@ -353,10 +353,11 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
 
 
 def _find_fetched(task: SceneTask, outcome: Any) -> list[Path]:  # noqa: ANN401 - or a Finding
-    """Find the tree that was fetched for a scene, if its frames are complete."""
+    """Find the tree that was fetched for this folder and scene, if its frames are complete."""
     tree = task.source.parents[1]
     is_complete = not isinstance(outcome, Finding) and _has_files(task, outcome[1])
-    return [tree] if is_complete and tree.parent.name == _STREAMS_NAME else []
+    is_fetched = tree.parent.name == _STREAMS_NAME and task.path.is_relative_to(tree.parents[1])
+    return [tree] if is_complete and is_fetched else []
 
 
 def _finish(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
