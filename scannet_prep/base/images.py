@@ -16,9 +16,8 @@ from scannet_prep.errors import ContentError
 
 GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 
-# Width, height, bits of a sample, colour type; compression, filters and interlacing by default.
-_PNG_HEADER = struct.Struct(">2I5B")
-_PNG_METHODS = (0, 0, 0)
+# Width, height, bits of a sample, colour type; compression, filters and interlacing by default: 0.
+_PNG_HEADER = struct.Struct(">2I2B3x")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FILTER_UP = 2
 _JPEG_QUALITY = 95
@@ -52,13 +51,7 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     differences = rows[:, 1:]
     differences[0] = image_bytes[0]
     np.subtract(image_bytes[1:], image_bytes[:-1], out=differences[1:])
-    header = _PNG_HEADER.pack(
-        width,
-        height,
-        8 * image.itemsize,
-        _COLOR_TYPES[channels],
-        *_PNG_METHODS,
-    )
+    header = _PNG_HEADER.pack(width, height, 8 * image.itemsize, _COLOR_TYPES[channels])
     compressed = deflate.zlib_compress(rows.data, level)
     chunks = [
         _encode_chunk(b"IHDR", header),

@@ -66,21 +66,18 @@ def _iter_group_files(name: str, root: Path) -> Iterator[str]:
 
     Limits of the groups above apply, too. Only control groups of version 2 are read.
     """
-    lines: list[str] = []
+    text = ""
     with suppress(OSError):  # not Linux
-        membership = root / "proc/self/cgroup"
-        lines = membership.read_text(encoding="ascii", errors="replace").splitlines()
+        text = (root / "proc/self/cgroup").read_text(encoding="ascii", errors="replace")
+    # Lines of version 1 name controllers: `3:cpu:/box`.
+    line = text.partition("0::")[2].partition("\n")[0]
     top = root / "sys/fs/cgroup"
-    for line in lines:
-        # Lines of version 1 name controllers: `3:cpu:/box`.
-        if not line.startswith("0::"):
-            continue
-        directory = top / line.removeprefix("0::").lstrip("/")
-        for group in (directory, *directory.parents):
-            with suppress(OSError, ValueError):  # no such group, or not a path
-                yield (group / name).read_text(encoding="ascii", errors="replace")
-            if group == top:
-                break
+    directory = top / line.lstrip("/")
+    for group in (directory, *directory.parents):
+        with suppress(OSError, ValueError):  # no such group, or not a path
+            yield (group / name).read_text(encoding="ascii", errors="replace")
+        if group == top:
+            break
 
 
 @cache

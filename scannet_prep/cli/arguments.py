@@ -58,14 +58,14 @@ def add_path_argument(
     Args:
         parser: The parser, or a group of it.
         names: The name of an argument, or those of an option.
-        metavar: Its name in the help.
+        metavar: Its name in the help. A `PLACE` may also be an address.
         default: The path if it is left out.
         text: The help text.
     """
     options: dict[str, Any] = {} if names[0].startswith("-") else {"nargs": "?"}
     parser.add_argument(
         *names,
-        type=place_argument,
+        type=place_argument if metavar == "PLACE" else path_argument,
         metavar=metavar,
         default=Path(default),
         help=f"{text} (default: {default})",
@@ -222,12 +222,16 @@ def size_argument(text: str) -> tuple[int, int]:
 
 def place_argument(text: str) -> str | Path:
     """Parse a path, with `~` for the home folder, or an address, which stays text."""
-    if "://" in text:
-        return text
-    return path_argument(text)
+    return text if "://" in text else path_argument(text)
 
 
 def path_argument(text: str) -> Path:
-    """Parse a path, with `~` for the home folder."""
+    """Parse a path, with `~` for the home folder.
+
+    Raises:
+        argparse.ArgumentTypeError: It is an address.
+    """
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is an address, expected a path")
     # Path.expanduser() raises an error if there is no such user.
     return Path(os.path.expanduser(text))  # noqa: PTH111

@@ -7,7 +7,6 @@ extents, area and labeled share), class or instance.
 examples:
   scannet-prep info data/processed
   scannet-prep info data/ScanNet -v
-  scannet-prep info data/processed --scenes
   scannet-prep info data/processed --table instances -o instances.csv
   scannet-prep info https://host/scannet.tar.zst
 """
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     shared.add_place_argument(parser)
-    parser.add_argument(
-        "--scenes", action="store_true", help="print only the ids of the scenes, one per line"
-    )
     table = parser.add_argument_group("instead of the overview, a table of processed scenes")
     table.add_argument(
         "--table",
@@ -57,8 +53,6 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     if arguments.output:
         raise UsageError("-o is for tables", "add --table scenes, classes or instances")
     report = info.run(arguments.place)
-    if arguments.scenes:
-        return Outcome(report, report.scene_ids)
     return Outcome(report, _describe(report, has_all=console.is_verbose))
 
 

@@ -12,7 +12,7 @@ refuse the folder.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -134,16 +134,14 @@ class Manifest(msgspec.Struct, frozen=True, tag_field="format", tag=_FORMAT):
             the counts added up, and the scenes that show it.
         """
         # For each oddity, the count in each scene.
-        scene_counts: dict[tuple[WarningKind, str], Counter[str]] = {}
+        scene_counts = defaultdict[tuple[WarningKind, str], Counter[str]](Counter)
         for scene_id, entry in self.scenes.items():
             for warning in entry.warnings:
-                counts = scene_counts.setdefault((warning.kind, warning.subject), Counter())
-                counts[scene_id] += warning.count
-        summaries = []
-        for (kind, subject), counts in scene_counts.items():
-            merged = SceneWarning(kind, subject, counts.total())
-            summaries.append((merged.text, [*counts]))
-        return summaries
+                scene_counts[warning.kind, warning.subject][scene_id] += warning.count
+        return [
+            (SceneWarning(kind, subject, counts.total()).text, [*counts])
+            for (kind, subject), counts in scene_counts.items()
+        ]
 
 
 _MANIFEST_DECODER = msgspec.json.Decoder(Manifest)

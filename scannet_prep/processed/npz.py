@@ -96,17 +96,8 @@ def encode_npz(
         directory += info.filename.encode()
         offset += len(header) + info.compress_size
     count = len(arrays)
-    end = struct.pack(
-        "<4s4H2IH",
-        b"PK\x05\x06",
-        0,
-        0,
-        count,
-        count,
-        len(directory),
-        offset,
-        0,
-    )
+    # The numbers of disks and the length of the comment are 0.
+    end = struct.pack("<4s4x2H2I2x", b"PK\x05\x06", count, count, len(directory), offset)
     return [*pieces, directory, end]
 
 

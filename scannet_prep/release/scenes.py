@@ -130,7 +130,8 @@ def read_scene_list(path: Path) -> list[str]:
     from scannet_prep.base.files import read_text
 
     lines = read_text(path).splitlines()
-    names = [line.partition("#")[0].strip() for line in lines]
-    if not any(names):
+    stripped = [line.partition("#")[0].strip() for line in lines]
+    names = [name for name in stripped if name]
+    if not names:
         raise FileError(path, "names no scene", "write one scene id on each line")
-    return [name for name in names if name]
+    return names

@@ -45,9 +45,7 @@ def run(path: str | Path) -> Info:
     place = open_place(path)
     scenes = place.scenes
     has_vertices = any(scene.vertex_count for scene in scenes.values())
-    totals: dict[str, Counter[str]] = {}
-    for name in (*map(str, Split), "none", "all"):
-        totals[name] = Counter()
+    totals = {name: Counter[str]() for name in (*map(str, Split), "none", "all")}
     for scene in scenes.values():
         numbers = {"scenes": 1}
         if has_vertices:

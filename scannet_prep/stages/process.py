@@ -106,7 +106,7 @@ def plan(
         options = replace(before.options, **(options or {}))  # type: ignore[arg-type]
     about = f"{options.flags}: {options.label_set.name}"
     label_map = label_map_at(listing.label_map)
-    map_difference = describe_differences(label_map)
+    notes = [*_check_label_map(label_map, is_strict=is_strict), *listing.findings]
     context = ProcessContext(options, label_map, is_strict)
     difference = _compare_heads(before, context)
     if difference and not (is_forced and selection.has_all):
@@ -136,7 +136,6 @@ def plan(
         else:
             kept.append(scene_id)
 
-    notes = [*_check_label_map(context, map_difference), *listing.findings]
     if raw_gone:
         if difference:
             problem = (
@@ -183,17 +182,18 @@ def _estimate_bytes(tasks: Iterable[SceneTask], options: ProcessOptions) -> int:
     return int(mesh_bytes * (_SIZE_OF_MESH_WITH_FACES if options.faces else _SIZE_OF_MESH))
 
 
-def _check_label_map(context: ProcessContext, difference: str) -> list[Finding]:
+def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[Finding]:
     """Describe how the label map differs from that of the release, if it does.
 
     Raises:
         FileError: They differ, and the run is strict.
     """
-    source = context.label_map.source
-    if difference and context.is_strict:
-        raise FileError(source, difference, _HINT_LABEL_MAP)
-    note = Finding(message=difference, subject=source, severity="note")
-    return [note] if difference else []
+    difference = describe_differences(label_map)
+    if not difference:
+        return []
+    if is_strict:
+        raise FileError(label_map.source, difference, _HINT_LABEL_MAP)
+    return [Finding(message=difference, subject=label_map.source, severity="note")]
 
 
 def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessContext) -> str:
