@@ -199,11 +199,11 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
     for path, folders, files in os.walk(raw_dir, onerror=refuse, followlinks=True):
         folder = Path(path)
         # Links may lead to a folder twice, or back to one above.
-        status = folder.stat()
-        if (status.st_dev, status.st_ino) in seen:
+        target = os.path.realpath(path)
+        if target in seen:
             folders.clear()
             continue
-        seen.add((status.st_dev, status.st_ino))
+        seen.add(target)
         for name in _SCENE_DIRS.intersection(files):
             raise FileError(folder / name, _NO_FOLDER)
         yield folder, sorted(name for name in files if not name.startswith("."))
