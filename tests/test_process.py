@@ -214,6 +214,30 @@ def test_scenes_that_fail_lose_their_old_files_and_are_remembered_until_they_are
     assert digests(out_dir) == before
 
 
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o400])
+def test_scene_folder_without_permission_fails_one_scene(raw_dir, out_dir, mode):
+    folder = raw_dir / f"scans/{VAL}"
+    folder.chmod(mode)
+    if os.access(folder, os.R_OK | os.X_OK):
+        pytest.skip("this user may read everything")
+
+    for words in (("process", raw_dir, "-o", out_dir), ("verify", raw_dir)):
+        outcome = run_main(*words, "--json")
+        assert outcome.status == 3
+        assert VAL in outcome.stdout
+        assert "Permission denied" in outcome.stdout
+    assert VAL in run_main("info", raw_dir, "--json").json["scene_ids"]
+
+
+def test_failure_with_undecodable_path_is_recorded_in_manifest(raw_dir, tmp_path):
+    raw_dir = raw_dir.rename(tmp_path / os.fsdecode(b"raw\xe9"))
+    raw_file(raw_dir, MESH).write_bytes(b"ply\n")
+
+    assert process(raw_dir, tmp_path / "out").status == 3
+
+    assert "udce9" in str(read_manifest(tmp_path / "out").failures[TRAIN])
+
+
 def test_scenes_without_data_that_all_have_fail(raw_dir, tmp_path):
     raw_file(raw_dir, ".txt").write_text("sceneType = Office\n")
     raw_file(raw_dir, ".aggregation.json", VAL).write_text('{"segGroups": []}')

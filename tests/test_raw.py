@@ -1,5 +1,6 @@
 """Readers of raw files: good, unusual and damaged input; and the scenes of a raw tree."""
 
+import os
 import re
 from pathlib import Path
 
@@ -210,6 +211,30 @@ def test_damaged_or_foreign_file_is_refused_with_its_problem(kind, data, problem
 
 
 MESH_IN_SCANS = "scans/scene0000_00/scene0000_00_vh_clean_2.ply"
+
+
+@pytest.mark.parametrize(
+    ("kind", "max_bytes"),
+    [
+        (MESH, "1,073,741,824"),
+        (SEGMENTS, "67,108,864"),
+        (AGGREGATION, "16,777,216"),
+        (INFO, "1,048,576"),
+    ],
+)
+def test_file_that_is_too_large_or_not_regular_is_refused(tmp_path, kind, max_bytes):
+    scene = tiny.write_tiny(tmp_path)
+    path = scene.path(kind)
+    os.truncate(path, 1 << 40)
+    with pytest.raises(FileError, match=f"bytes, expected at most {max_bytes}"):
+        tiny.process_written(scene)
+
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        path.unlink()
+        make(path)
+        (scene,) = list_raw(tmp_path).scenes.values()
+        with pytest.raises(FileError, match=f"{kind.suffix}: is a named pipe or a device"):
+            tiny.process_written(scene)
 
 
 def make_tree(root, *names):

@@ -65,6 +65,7 @@ _HINT_OWN = (
     "digits, _ and -, and does not look like a scene id of the release"
 )
 _NO_FOLDER = "is not a folder, or a link that leads nowhere"
+_CLOSED = "cannot be listed: Permission denied"
 _NOT_USED = "not used, because of the name or the place"
 
 
@@ -206,8 +207,14 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
         seen.add(target)
         for name in _SCENE_DIRS.intersection(files):
             raise FileError(folder / name, _NO_FOLDER)
-        yield folder, sorted(name for name in files if not name.startswith("."))
-        inner = {name for name in folders if not name.startswith(".")} - {"lost+found"}
+        # A scene that this user may not read fails alone.
+        closed = {
+            name
+            for name in folders
+            if RELEASE_ID.fullmatch(name) and not os.access(folder / name, os.R_OK | os.X_OK)
+        }
+        yield folder, sorted(name for name in (*files, *closed) if not name.startswith("."))
+        inner = {name for name in folders if not name.startswith(".")} - {"lost+found", *closed}
         depth = len(folder.parts) - len(raw_dir.parts)
         if RELEASE_ID.fullmatch(folder.name):
             inner.clear()
@@ -232,7 +239,8 @@ def _find_in_folder(
         if match and (stem in kinds or SCENE_ID.fullmatch(stem)):
             kinds[stem].append(KINDS[match[0]])
         elif RELEASE_ID.fullmatch(name):
-            scenes.append(replace(_locate(name, folder / name), problem=_NO_FOLDER))
+            problem = _CLOSED if (folder / name).is_dir() else _NO_FOLDER
+            scenes.append(replace(_locate(name, folder / name), problem=problem))
         elif name.lower().endswith((*_SCENE_ENDINGS, ".tsv")) or folder.name in _SCENE_DIRS:
             unused.append(name)
     for name, of_scene in kinds.items():
