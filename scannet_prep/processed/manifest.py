@@ -169,7 +169,7 @@ def read_manifest(
     """
     path = out_dir / MANIFEST_NAME
     try:
-        return parse_manifest(read_file(path), path)
+        return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
     except MissingFileError:
         if not may_be_missing:
             raise

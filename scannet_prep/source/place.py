@@ -220,13 +220,18 @@ class ProcessedScenes(Place):
         """
 
     @cached_property
-    def entries(self) -> Mapping[str, SceneEntry]:
-        """The entries of the manifest, by id. The manifest is read again.
+    def manifest(self) -> Manifest:
+        """The manifest, which is read again when it is first used.
 
         Raises:
             FileError: It is damaged.
         """
-        return self.read_manifest().scenes
+        return self.read_manifest()
+
+    @property
+    def entries(self) -> Mapping[str, SceneEntry]:
+        """The entries of the manifest, by id; errors are those of `manifest`."""
+        return self.manifest.scenes
 
     def open_arrays(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, to parse single arrays.
@@ -263,7 +268,7 @@ class ProcessedScenes(Place):
 
     def describe(self) -> dict[str, Any]:
         """Describe the options, the warnings, and the scenes that failed."""
-        manifest = self.read_manifest()
+        manifest = self.manifest
         return {
             "program": f"scannet-prep {manifest.program_version}",
             "options": self.options.flags,
