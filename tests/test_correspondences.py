@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from commands import TRAIN, raw_file, run_main
+from numpy.lib.stride_tricks import sliding_window_view
 from tiny import LOST, encode_stream, make_intrinsic, make_pose
 
 from scannet_prep import ScanNet
@@ -29,9 +30,12 @@ def make_mesh():
     positions = np.concatenate(SHEETS) @ POSES[0][:3, :3].T + POSES[0][:3, 3]
     faces = []
     for first, count in ((0, 41), (41 * 41, 11)):
-        corner = first + np.arange(count * count).reshape(count, count)[:-1, :-1].ravel()
+        grid = first + np.arange(count * count).reshape(count, count)
+        corner = grid[:-1, :-1].ravel()
         others = (corner + 1, corner + count, corner + count + 1)
         faces += [np.stack([corner, *others[:2]], axis=1), np.stack(others, axis=1)]
+        # Faces without area, which no pixel shows.
+        faces.append(sliding_window_view(grid, 3, axis=1).reshape(-1, 3))
     return positions.astype(np.float32), np.concatenate(faces).astype(np.int32)
 
 

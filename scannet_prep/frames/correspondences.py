@@ -55,6 +55,7 @@ def find_vertices(
     # Column and row, times the depth; and the depth.
     points = move_columns(mesh.positions.T.astype(np.float64), matrix)
     faces = mesh.faces[(points[2] > _NEAREST)[mesh.faces].all(axis=1)]
+    # Those without area have no inverse.
     faces = faces[np.linalg.det(points.T[faces]) != 0]
     rays = np.ones((3, height * width))
     rays[1], rays[0] = np.divmod(np.arange(height * width), width)
