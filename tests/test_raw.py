@@ -365,9 +365,11 @@ def test_tree_without_scenes_is_an_error_that_says_what_is_expected(tmp_path, na
 
     with pytest.raises(FileError, match=problem):
         list_raw(tmp_path / "raw")
-    with pytest.raises(MissingFileError, match="no such folder") as caught:
-        list_raw(tmp_path / "absent")
-    assert "scans/scene0000_00" in caught.value.hint
+    (tmp_path / "a.ply").touch()
+    for other, wrong in (("absent", "no such folder"), ("a.ply", "is a file, expected a folder")):
+        with pytest.raises(MissingFileError, match=wrong) as caught:
+            list_raw(tmp_path / other)
+        assert "scans/scene0000_00" in caught.value.hint
 
 
 @pytest.mark.parametrize(

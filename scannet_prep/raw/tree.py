@@ -155,7 +155,8 @@ def list_raw(
         FileError: A folder cannot be read.
     """
     if not raw_dir.is_dir():
-        raise MissingFileError(raw_dir, "no such folder", _HINT_LAYOUT)
+        problem = "is a file, expected a folder" if raw_dir.exists() else "no such folder"
+        raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
     found: dict[str, list[RawScene]] = defaultdict(list)
     unused: dict[Path, list[str]] = {}
     with_scenes = set()
