@@ -345,12 +345,16 @@ def test_processed_scenes_give_start_points_in_the_frame_of_the_poses(
     assert "_vh_clean_2.ply" in failure["path"]
 
 
-def test_depth_is_not_aligned_between_cameras_at_different_places(raw_dir, tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [("--layout", "nerfstudio"), ("--with", "color", "vertices")],
+)
+def test_depth_is_not_compared_between_cameras_at_different_places(raw_dir, tmp_path, words):
     copied = shutil.copytree(raw_dir, tmp_path / "raw")
     # The extrinsic of the depth camera begins after the name, and 3 matrices of 64 bytes.
     patch(raw_file(copied, ".sens"), 21 + 3 * 64 + 12, struct.pack("<f", 0.1))
 
-    words = (copied, tmp_path / "out", "--layout", "nerfstudio", "--scenes", TRAIN)
+    words = (copied, tmp_path / "out", "--scenes", TRAIN, *words)
     (failure,) = extract(*words).json["failures"]
     assert failure["message"] == "its color camera and its depth camera are not at the same place"
     assert extract(*words, "--with", "color").status == 0

@@ -97,6 +97,9 @@ def extract_scene(
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
         numbers, lost = options.select(stream.is_tracked, listed)
+        across_cameras = {"vertices", "depth"} if layout.aligns_depth else {"vertices"}
+        if across_cameras.intersection(contents):
+            _check_cameras(stream)
         read_mesh = cache(partial(read_raw_file, MESH, scene.path(MESH)))
         color_camera, depth_camera, makers = _choose_makers(stream, layout, options.size, read_mesh)
         for content, ids in (("labels", options.label_set), ("instances", "raw")):
@@ -183,17 +186,20 @@ def _choose_makers(
     return color_camera, depth_camera, makers
 
 
-def _align_depth(color: SensorCamera, frame: Frame) -> NDArray[np.uint16]:
-    """Take the nearest pixel of depth for each pixel of color; 0 outside of the depth image.
+def _check_cameras(stream: SensorStream) -> None:
+    """Check that a pixel of depth and one of color can look along the same ray.
 
     Raises:
         FileError: The cameras of the stream are at different places.
     """
-    stream = frame.stream
-    depth = stream.depth_camera
-    if not np.array_equal(depth.extrinsic, color.extrinsic):
+    if not np.array_equal(stream.depth_camera.extrinsic, stream.color_camera.extrinsic):
         problem = "its color camera and its depth camera are not at the same place"
-        raise FileError(stream.path, problem, "leave depth out of --with")
+        raise FileError(stream.path, problem, "leave depth and vertices out of --with")
+
+
+def _align_depth(color: SensorCamera, frame: Frame) -> NDArray[np.uint16]:
+    """Take the nearest pixel of depth for each pixel of color; 0 outside of the depth image."""
+    depth = frame.stream.depth_camera
     nearest = []
     for axis in (1, 0):
         scale = depth.intrinsic[axis, axis] / color.intrinsic[axis, axis]
