@@ -332,6 +332,11 @@ def test_scene_is_found_with_the_label_map_if_a_part_of_the_tree_is_given(
         assert [scene.split for scene in listing.scenes.values()] == ["train"]
         assert listing.label_map == tmp_path / label_map
 
+    make_tree(tmp_path, Path(label_map).name)
+    listing = list_raw(tmp_path / part)
+    assert listing.label_map == tmp_path / Path(label_map).name
+    assert "tasks: not used" in str(listing.findings[-1])
+
 
 @pytest.mark.parametrize("place", ["", "tasks/", "train/", "v2/", "v2/scans/"])
 def test_label_map_that_lies_with_the_scenes_is_found_and_others_are_named(tmp_path, place):

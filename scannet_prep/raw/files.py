@@ -186,10 +186,7 @@ def read_raw_files(
     return contents, inputs
 
 
-def _parse_scan_info(
-    data: bytes,
-    path: Path,
-) -> ScanInfo:
+def _parse_scan_info(data: bytes, path: Path) -> ScanInfo:
     """Parse a scan's metadata.
 
     Raises:
@@ -300,7 +297,8 @@ def _parse_ids(text: bytes) -> NDArray[np.int64]:
     # each id. NumPy replaces ids beyond int64 by the largest number.
     rest = text.translate(None, b"0123456789,")
     if text != b"[]" and rest == b"[]":
-        values = np.fromstring(text[1:-1], np.int64, sep=",")
+        numbers = text[1:-1]
+        values = np.fromstring(numbers, np.int64, sep=",")
         if values.max() < _MAX_ID:
             return values
     return np.array(_IDS_DECODER.decode(text), np.int64)
@@ -335,8 +333,8 @@ def _naming_json(
             raise ContentError(f"is damaged: {error}") from None
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             content = describe_beginning(data[:BEGINNING_BYTES]) or "damaged"
-            problem = f"is {content}, expected JSON: {error}; it has {len(data):,} bytes"
-            raise ContentError(problem) from None
+            size = f"it has {len(data):,} bytes"
+            raise ContentError(f"is {content}, expected JSON: {error}; {size}") from None
 
 
 # Parsers of content and path.

@@ -68,16 +68,17 @@ def read_tree_lock(raw_dir: Path) -> dict[str, LockEntry]:
             raise FileError(
                 path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint
             )
-        entries[match[3]] = LockEntry(match[1], int(match[2]))
+        sha256, size, name = match.groups()
+        entries[name] = LockEntry(sha256, int(size))
     return entries
 
 
 def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:
     """Encode a lock file."""
-    lines = [
-        f"{entry.sha256}  {entry.size_bytes}  {name}\n" for name, entry in sorted(entries.items())
-    ]
-    return (_HEADER + "".join(lines)).encode()
+    lines = [_HEADER]
+    for name, entry in sorted(entries.items()):
+        lines.append(f"{entry.sha256}  {entry.size_bytes}  {name}\n")
+    return "".join(lines).encode()
 
 
 def digest_file(path: Path) -> LockEntry:

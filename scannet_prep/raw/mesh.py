@@ -117,7 +117,8 @@ def parse_mesh(
             colors = np.full((len(vertices), 3), _GREY, np.uint8)
         normals = None
         if not len(faces) and set(_NORMALS).issubset(names):
-            normals = np.nan_to_num(_copy_columns(vertices, _NORMALS, "fi").T, posinf=0, neginf=0)
+            columns = _copy_columns(vertices, _NORMALS, "fi")
+            normals = np.nan_to_num(columns.T, posinf=0, neginf=0)
         mesh = Mesh(positions, colors, faces, normals, labels)
         return replace(mesh, notes=tuple(_iter_notes(ply, mesh, color_names)))
 
@@ -152,7 +153,8 @@ def _read_ply(
         stream = path.open("rb")
     else:
         # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
-        stream = io.BytesIO(_NOT_ASCII.sub(b"?", header) + data[len(header) :])
+        ascii_header = _NOT_ASCII.sub(b"?", header)
+        stream = io.BytesIO(ascii_header + data[len(header) :])
     if is_text:
         stream = io.TextIOWrapper(stream, "ascii", "replace")
     lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
@@ -168,7 +170,8 @@ def _read_ply(
     if is_text:
         rest = rest.strip()
     if rest:
-        raise ContentError(f"has {len(rest):,} of {len(data):,} bytes after its end")
+        share = f"{len(rest):,} of {len(data):,} bytes"
+        raise ContentError(f"has {share} after its end")
     return ply
 
 
@@ -225,7 +228,8 @@ def _find_color_names(names: Sequence[str]) -> tuple[str, ...]:
         is_red = re.compile(rf"(?<![a-z]){words[0]}(?![a-z])")
         for name in by_lower:
             around = is_red.split(name)
-            colors = tuple(by_lower.get(word.join(around), "") for word in words)
+            lower_names = [word.join(around) for word in words]
+            colors = tuple(by_lower.get(lower, "") for lower in lower_names)
             if len(around) == 2 and all(colors):
                 found.append(colors)
     if _COLORS in found:
@@ -238,7 +242,8 @@ def _find_colors(
     names: Sequence[str],
 ) -> NDArray[np.uint8]:
     """Return the colours, uint8 (V, 3): 0..255 of any type, floats 0..1, or numbers of 16 bits."""
-    colors = np.stack([*_copy_columns(vertices, names, "fiu")], axis=1)
+    columns = _copy_columns(vertices, names, "fiu")
+    colors = np.stack([*columns], axis=1)
     if colors.dtype == np.uint8:
         return colors
     smallest = colors.min()
@@ -266,7 +271,8 @@ def _find_labels(vertices: Vertices) -> NDArray[np.uint16]:
     smallest = labels.min()
     largest = labels.max()
     if smallest < 0 or largest > _MAX_LABEL:
-        raise ContentError(f"has labels from {smallest} to {largest}, expected 0 to {_MAX_LABEL:,}")
+        problem = f"has labels from {smallest} to {largest}, expected 0 to {_MAX_LABEL:,}"
+        raise ContentError(problem)
     return np.asarray(labels, np.uint16)
 
 
@@ -288,7 +294,8 @@ def _find_faces(
             raise ContentError("has faces that are not triangles")
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":
-        raise ContentError(f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers")
+        problem = f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers"
+        raise ContentError(problem)
     # Columns are copied four times as fast as rows of three.
     columns = np.ascontiguousarray(faces.T)
     smallest = int(columns.min())

@@ -109,7 +109,8 @@ class SensorCamera:
     def cropped(self, size: tuple[int, int]) -> SensorCamera:
         """Return the camera for the middle of images, of a smaller width and height."""
         intrinsic = self.intrinsic.copy()
-        intrinsic[:2, 2] -= np.subtract(self.size, size) // 2
+        borders = np.subtract(self.size, size)
+        intrinsic[:2, 2] -= borders // 2
         return SensorCamera(size, intrinsic, self.extrinsic)
 
 
@@ -423,8 +424,9 @@ def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
         image_bytes = width * height * _DEPTH_VALUE_BYTES
         if not 0 < image_bytes <= _MAX_IMAGE_BYTES:
             return f"{name} images of {width:,} x {height:,}"
-        matrices = [header[f"{name}_intrinsic"], header[f"{name}_extrinsic"]]
-        if not np.isfinite(matrices).all():
+        intrinsic = header[f"{name}_intrinsic"]
+        extrinsic = header[f"{name}_extrinsic"]
+        if not np.isfinite([intrinsic, extrinsic]).all():
             return "a matrix that is not finite"
     # NaN is not positive.
     if not header["depth_shift"] > 0:

@@ -48,7 +48,8 @@ _SCENE_DIRS = set(SPLIT_DIRS.values())
 # Other folders are searched down to this depth.
 _MAX_DEPTH = 2
 # The first match is the longest suffix: `.aggregation.json` is the end of another one.
-_SUFFIX = re.compile(f"({'|'.join(map(re.escape, KINDS))})\\Z")
+_SUFFIXES = "|".join(map(re.escape, KINDS))
+_SUFFIX = re.compile(rf"({_SUFFIXES})\Z")
 # Endings of the files that a scene could be made from.
 _SCENE_ENDINGS = (".ply", ".sens", ".segs.json", ".aggregation.json")
 _HINT_LAYOUT = (
@@ -118,7 +119,8 @@ def repair_hint(path: Path) -> str:
     """Return what to do about a raw file that is missing or damaged."""
     # A scene id of the release has 12 letters.
     split = official_splits().get(path.name[:12])
-    kind = (KINDS | SHARED_KINDS).get(path.name if split is None else path.name[12:])
+    suffix = path.name if split is None else path.name[12:]
+    kind = (KINDS | SHARED_KINDS).get(suffix)
     is_of_release = kind is not None and (split is None or split in kind.splits)
     return _HINT_RELEASE if is_of_release else _HINT_OWN_FILES
 
@@ -158,7 +160,7 @@ def list_raw(
         problem = "is a file, expected a folder" if raw_dir.exists() else "no such folder"
         raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
     found: dict[str, list[RawScene]] = defaultdict(list)
-    unused: dict[Path, list[str]] = {}
+    unused: dict[Path, list[str]] = defaultdict(list)
     with_scenes = set()
     shared = {}
     label_maps = []
@@ -177,13 +179,14 @@ def list_raw(
         chosen[scene_id], *others = _order_folders(found[scene_id])
         for other in others:
             unused[other.directory] += [other.path(kind).name for kind in other.files]
-    label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
+    label_maps.sort(key=lambda path: len(path.parts))
+    label_maps = label_maps or _find_above(raw_dir)
     for path in label_maps[1:]:
         unused[path.parent].append(path.name)
     findings = sorted(_iter_unused(unused, with_scenes))
     if not chosen and not may_be_empty:
-        problem = "; ".join(["holds no scene folders", *map(str, findings[:1])])
-        raise MissingFileError(raw_dir, problem, _HINT_LAYOUT)
+        faults = ["holds no scene folders", *map(str, findings[:1])]
+        raise MissingFileError(raw_dir, "; ".join(faults), _HINT_LAYOUT)
     return RawListing(chosen, next(iter(label_maps), None), shared, tuple(findings))
 
 
@@ -214,8 +217,10 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
             for name in folders
             if RELEASE_ID.fullmatch(name) and not os.access(folder / name, os.R_OK | os.X_OK)
         }
-        yield folder, sorted(name for name in (*files, *closed) if not name.startswith("."))
-        inner = {name for name in folders if not name.startswith(".")} - {"lost+found", *closed}
+        visible = sorted(name for name in (*files, *closed) if not name.startswith("."))
+        yield folder, visible
+        inner = {name for name in folders if not name.startswith(".")}
+        inner -= {"lost+found", *closed}
         depth = len(folder.parts) - len(raw_dir.parts)
         if RELEASE_ID.fullmatch(folder.name):
             inner.clear()

@@ -147,8 +147,9 @@ def _mesh_chunks(
     """Return the content of a PLY file: header, vertices, faces."""
     # Each column has V values, or one value for all vertices: alpha is 255.
     fields = list(_VERTEX_FIELDS)
+    columns: list[NDArray[np.float32] | Bytes | int] = [*scene.positions.T, *colors.T]
     alpha = 255
-    columns: list[NDArray[np.float32] | Bytes | int] = [*scene.positions.T, *colors.T, alpha]
+    columns.append(alpha)
     if labels is not None:
         fields.append(("label", "<u2"))
         columns.append(labels)
@@ -160,12 +161,13 @@ def _mesh_chunks(
     faces["count"] = 3
     faces["vertex_indices"] = scene.faces
 
+    properties = [f"property {_PLY_TYPES[kind]} {name}" for name, kind in fields]
     header = [
         "ply",
         "format binary_little_endian 1.0",
         "comment VCGLIB generated",
         f"element vertex {len(vertices)}",
-        *(f"property {_PLY_TYPES[kind]} {name}" for name, kind in fields),
+        *properties,
         f"element face {len(faces)}",
         "property list uchar int vertex_indices",
         "end_header\n",
@@ -221,7 +223,8 @@ def _aggregation_text(scene: SyntheticScene) -> bytes:
             f'"segments": [{segment_ids}]',
             f'"label": {json.dumps(group.raw_category)}',
         ]
-        groups.append("\t{\r\n\t" + ",\r\n\t".join(fields) + "\r\n\t}")
+        body = ",\r\n\t".join(fields)
+        groups.append(f"\t{{\r\n\t{body}\r\n\t}}")
     lines = [
         "{",
         f'"sceneId": "scannet.{scene.scene_id}",',

@@ -92,7 +92,8 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
             small.
     """
     name = SceneId(scene_id)
-    if vertices < MIN_VERTICES or seed < 0 or name.space is None or name.scan is None:
+    is_too_small = vertices < MIN_VERTICES or seed < 0
+    if is_too_small or name.space is None or name.scan is None:
         raise UsageError(
             f"cannot make the scene {scene_id!r} of {vertices} vertices from seed {seed}",
             f'make_scene("scene0000_00", vertices={MIN_VERTICES}, seed=0)',
