@@ -53,8 +53,12 @@ def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) ->
         lines = [f"dry run: {scenes} would be made; nothing was written"]
         for reason, scene_ids in reasons.items():
             lines.append(f"  {len(scene_ids):,}: {reason} ({list_some(scene_ids)})")
-        facts |= {"dry_run": True, "to_make": reasons}
-        facts |= {"failures": plan.failures, "notes": plan.notes}
+        facts |= {
+            "dry_run": True,
+            "to_make": reasons,
+            "failures": plan.failures,
+            "notes": plan.notes,
+        }
         return Outcome(facts, lines, (*plan.notes, *plan.failures))
     with dask_executor(arguments.dask) if arguments.dask else nullcontext() as executor:
         report = scene_run.run(

@@ -33,8 +33,7 @@ from scannet_prep.release.label_map import (
 from scannet_prep.release.scenes import official_splits
 from scannet_prep.source.scenes import Place, PlaceScene
 
-_HINT_DOWNLOAD = "download the file again"
-_HINT_DOWNLOAD_SCENE = "download the files of the scene again"
+_HINT_DOWNLOAD = "download the files of the scene again"
 _HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
 _HINT_AGAIN = "remove it, then repeat the command that made it"
 # The kinds of files that only a tree for segmentation has.
@@ -251,7 +250,7 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
     count = np.count_nonzero((processed.nyu40_ids > 0) & (processed.instances < 0))
     if meta.groups and count:
         faults.append(f"labels.ply labels {count:,} vertices that belong to no group")
-    hint = _HINT_DOWNLOAD_SCENE if is_of_release else ""
+    hint = _HINT_DOWNLOAD if is_of_release else ""
     for fault in faults:
         yield Finding(message=fault, subject=folder, scene_id=scene_id, hint=hint)
 

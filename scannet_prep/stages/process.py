@@ -104,7 +104,6 @@ def plan(
     before = read_manifest(out_dir, may_be_missing=True)
     if not isinstance(options, ProcessOptions):
         options = replace(before.options, **(options or {}))  # type: ignore[arg-type]
-    about = f"{options.flags}: {options.label_set.name}"
     label_map = label_map_at(listing.label_map)
     notes = [*_check_label_map(label_map, is_strict=is_strict), *listing.findings]
     context = ProcessContext(options, label_map, is_strict)
@@ -148,7 +147,7 @@ def plan(
         stage=_STAGE,
         source=raw_dir,
         out_dir=out_dir,
-        about=f"{about}, label map: {label_map.source}",
+        about=f"{options.flags}: {options.label_set.name}, label map: {label_map.source}",
         context=context,
         before=before,
         head=Manifest(options, label_map.digest, program_version=VERSION),

@@ -148,20 +148,16 @@ class RunReport:
     """The result of a run.
 
     Attributes:
-        out_dir: The output folder.
         made: Scenes that were made.
         kept: Scenes that stayed as they were.
         failures: Scenes that could not be made.
         notes: Remarks.
-        manifest: The manifest of the folder.
     """
 
-    out_dir: Path
     made: tuple[str, ...]
     kept: tuple[str, ...]
     failures: tuple[Finding, ...]
     notes: tuple[Finding, ...]
-    manifest: Any
 
 
 def run(
@@ -213,12 +209,10 @@ def run(
             record.save()
             _remove_leftovers(plan)
     return RunReport(
-        out_dir=out_dir,
         made=tuple(sorted(record.made)),
         kept=plan.kept,
         failures=tuple(sorted([*plan.failures, *record.new_failures])),
         notes=(*plan.notes, *notes),
-        manifest=record.manifest,
     )
 
 
