@@ -190,8 +190,8 @@ def jobs_from(arguments: argparse.Namespace) -> int:
     """Return the number of `--jobs`, by default the number of cores that this process may use."""
     from scannet_prep.base.machine import find_core_limits
 
-    smallest_limit = min(find_core_limits(os.environ).values())
-    jobs: int = arguments.jobs or max(1, smallest_limit)
+    limits = find_core_limits(os.environ).values()
+    jobs: int = arguments.jobs or max(1, min(limits))
     return jobs
 
 

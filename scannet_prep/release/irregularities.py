@@ -132,7 +132,5 @@ class SceneWarning:
     @property
     def text(self) -> str:
         """The fault, and how the scene is processed anyway."""
-        if not self.kind.effect:
-            return self.fault
         effect = self.kind.effect.format(subject=self.subject, count=self.count)
-        return f"{self.fault}: {effect}"
+        return f"{self.fault}: {effect}" if effect else self.fault

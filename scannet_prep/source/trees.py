@@ -37,12 +37,7 @@ _HINT_DOWNLOAD = "download the files of the scene again"
 _HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
 _HINT_AGAIN = "remove it, then repeat the command that made it"
 # The kinds of files that only a tree for segmentation has.
-_OF_SEGMENTATION = {
-    release.MESH,
-    release.LABELS_MESH,
-    release.SEGMENTS,
-    release.AGGREGATION,
-}
+_OF_SEGMENTATION = {*release.SEGMENTATION_KINDS} - {release.INFO}
 # Files that every scene of the release has, and own scenes need not have.
 _MISSING = {WarningKind.NO_INFO, WarningKind.NO_AGGREGATION}
 

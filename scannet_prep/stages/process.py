@@ -64,7 +64,7 @@ class ProcessContext:
 
     options: ProcessOptions
     label_map: LabelMap
-    is_strict: bool = False
+    is_strict: bool
 
 
 def plan(
