@@ -17,7 +17,6 @@ import contextlib
 import gzip
 import http.server
 import itertools
-import random
 import re
 import select
 import socket
@@ -299,6 +298,7 @@ class ReleaseServer:
         self.files = release_urls(self.root)
         self.change = lambda _request, content: content
         self.lock = threading.Lock()
+        self.switching = threading.Lock()
         self.closing = threading.Event()
         self.port = 0
         self.sockets = set()
@@ -318,30 +318,25 @@ class ReleaseServer:
 
     def start(self):
         """Listen; after `stop`, on the same port."""
-        if self.server is not None or self.closing.is_set():
-            return
-        handler = type("Handler", (_Handler,), {"owner": self})
-        used_port = self.port
-        while self.server is None:
-            # The ports of clients are above these: none takes this one while the server is down.
-            self.port = used_port or random.randrange(16_000, 32_000)
-            try:
-                self.server = _Listener(("127.0.0.1", self.port), handler)
-            except OSError:
-                if used_port:
-                    raise
-        poll_interval_s = 0.02
-        threading.Thread(
-            target=self.server.serve_forever, args=(poll_interval_s,), daemon=True
-        ).start()
+        with self.switching:
+            if self.server is not None or self.closing.is_set():
+                return
+            handler = type("Handler", (_Handler,), {"owner": self})
+            self.server = _Listener(("127.0.0.1", self.port), handler)
+            self.port = self.server.server_port
+            poll_interval_s = 0.02
+            threading.Thread(
+                target=self.server.serve_forever, args=(poll_interval_s,), daemon=True
+            ).start()
 
     def stop(self):
         """Refuse new connections, and end all existing ones."""
-        server = self.server
-        self.server = None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+        # The port is free at the end: until then, it cannot be used again.
+        with self.switching:
+            if self.server is not None:
+                self.server.shutdown()
+                self.server.server_close()
+                self.server = None
         with self.lock:
             for sock in self.sockets:
                 with contextlib.suppress(OSError):
