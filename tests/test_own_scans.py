@@ -115,7 +115,6 @@ UNUSABLE = {
     "scans_test/broken": ({MESH: b"ply\n"}, "end_header", "need PLY files"),
     "mine/hall": (MESH_ALONE, "nor in a folder of its split", ""),
     "scans/scene0900_00": (MESH_ALONE, "nor in a folder of its split", ""),
-    "scans_test/scene0001_00": (MESH_ALONE, "is a train scene, but lies among test scenes", ""),
     "scans_test/scene0708_00": (MESH_ALONE | {AGGREGATION: b"{}"}, "no such file", "need PLY"),
     # All meshes of the release have faces and colours.
     "scans_test/scene0709_00": ({MESH: Ply(faces=None).encode()}, "has no faces", "again"),
@@ -125,7 +124,7 @@ UNUSABLE = {
         "download its files again",
     ),
 }
-NO_SCENES = ("scans/scene00_00", "scans/Scene0000_00", "scans_test/attic.2", "scans/notes")
+NO_SCENES = ("scans/Scene0000_00", "scans/notes")
 
 
 def test_what_cannot_be_used_fails_by_name_with_a_fitting_hint_without_stopping_the_others(
