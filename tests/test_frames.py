@@ -121,8 +121,10 @@ def test_everything_equals_what_the_streams_hold(streams_dir, out_dir):
     outcome = extract(streams_dir, out_dir, *EVERYTHING)
 
     assert (outcome.status, outcome.json["made"]) == (0, SCENES)
-    (note,) = outcome.json["notes"]
-    assert note["message"] == "15 frames; without tracking: 6, listed in frames.json"
+    assert [note["message"] for note in outcome.json["notes"]] == [
+        f"test scenes have no 2D labels: {TEST}",
+        "15 frames; without tracking: 6, listed in frames.json",
+    ]
     folder = FrameFolder(out_dir)
     assert folder.scene_ids == tuple(SCENES)
     for scene in folder:

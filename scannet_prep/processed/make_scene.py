@@ -45,6 +45,7 @@ _Contents: TypeAlias = Mapping[FileKind, Any]
 
 # Edges join each smaller segment to another one.
 _MIN_VERTICES = 20
+_HINT_FRAGMENTS = "compute no segments for it, or take a mesh whose faces join its vertices"
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 
 
@@ -264,7 +265,8 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
     if _are_fragments(numbers):
         raise ContentError(
             f"its {len(mesh.faces):,} faces join few of its {len(positions):,} vertices: "
-            f"there would be {numbers.max() + 1:,} segments"
+            f"there would be {numbers.max() + 1:,} segments",
+            _HINT_FRAGMENTS,
         )
     return compact_indices(numbers, int(numbers.max()) + 1)
 

@@ -131,7 +131,7 @@ def naming_file(path: Path) -> Iterator[None]:
     try:
         yield
     except ContentError as error:
-        raise FileError(path, error.message, repair_hint(path)) from None
+        raise FileError(path, error.message, error.hint or repair_hint(path)) from None
 
 
 def list_raw(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -187,9 +187,7 @@ def plan(
         problem = "no selected scene has a sensor stream (.sens)"
         raise MissingFileError(raw_dir, problem, _HINT_STREAMS)
     notes = [note for note in listing.findings if not note.is_error]
-    from_mesh = [task.scene_id for task in tasks if task.scene.processed is None]
-    if chosen.has_points and from_mesh:
-        notes.append(_note(f"start points from the mesh: {list_some(from_mesh)}"))
+    notes += _find_notes(tasks, chosen)
     left_out = sorted(scenes.keys() - available)
     if left_out:
         notes.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
@@ -268,6 +266,18 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     if not measure_sources(task.scene, task.split, options).items() <= record.sources.items():
         return "its stream or labels were changed"
     return "" if _has_files(task, record) else "its files were changed"
+
+
+def _find_notes(tasks: Sequence[SceneTask], options: FrameOptions) -> Iterator[Finding]:
+    """Report scenes of which less is written than of others, or from another source."""
+    from_mesh = [task.scene_id for task in tasks if task.scene.processed is None]
+    if options.has_points and from_mesh:
+        yield _note(f"start points from the mesh: {list_some(from_mesh)}")
+    without_labels = [
+        task.scene_id for task in tasks if options.contents_of(task.split) != options.contents
+    ]
+    if without_labels:
+        yield _note(f"test scenes have no 2D labels: {list_some(without_labels)}")
 
 
 def _has_files(task: SceneTask, record: FramesRecord) -> bool:
