@@ -36,12 +36,12 @@ import pytest
 from commands import SCENES, digests
 
 from scannet_prep.base.progress import Progress
-from scannet_prep.release.label_map import LABEL_MAP_NAME
+from scannet_prep.release.files import LABEL_MAP
 from scannet_prep.stages import download
 from scannet_prep.stages.selection import Selection
 
 ROOT = "/scannet/"
-LABEL_MAP_URL_PATH = f"{ROOT}v2/tasks/{LABEL_MAP_NAME}"
+LABEL_MAP_URL_PATH = f"{ROOT}v2/tasks/{LABEL_MAP.suffix}"
 BEFORE_STATUS = -1
 PAGE = (
     b"<!DOCTYPE html>\n<html><head><title>Maintenance</title></head>"
@@ -57,7 +57,7 @@ def scene_url_path(scene_id, suffix):
 
 def release_urls(root):
     """Find the files of a raw tree, by their paths on the server."""
-    urls = {LABEL_MAP_URL_PATH: root / LABEL_MAP_NAME}
+    urls = {LABEL_MAP_URL_PATH: root / LABEL_MAP.suffix}
     for path in itertools.chain(root.glob("scans/*/*"), root.glob("scans_test/*/*")):
         is_old = path.suffix == ".sens" and path.parents[1].name == "scans"
         version = "v1" if is_old else "v2"

@@ -39,7 +39,6 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
         level: Level of compression, 1 to 12.
     """
     height, width = image.shape[:2]
-    channels = image.shape[2:]
     # PNG stores the high byte of a number first.
     big_endian = image.dtype.newbyteorder(">")
     samples = np.ascontiguousarray(image, big_endian)
@@ -51,7 +50,7 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     differences = rows[:, 1:]
     differences[0] = image_bytes[0]
     np.subtract(image_bytes[1:], image_bytes[:-1], out=differences[1:])
-    header = _PNG_HEADER.pack(width, height, 8 * image.itemsize, _COLOR_TYPES[channels])
+    header = _PNG_HEADER.pack(width, height, 8 * image.itemsize, _COLOR_TYPES[image.shape[2:]])
     compressed = deflate.zlib_compress(rows.data, level)
     chunks = [
         _encode_chunk(b"IHDR", header),

@@ -18,7 +18,6 @@ from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.release.files import LABEL_MAP
 
-LABEL_MAP_NAME = LABEL_MAP.suffix
 # The hint of every error about a label map.
 LABEL_MAP_HINT = "correct it, or put that of v2 there; without one, the built-in one is used"
 # Number of rows of the label map of the release.

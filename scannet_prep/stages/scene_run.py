@@ -242,9 +242,10 @@ class _RunState:
             for name, entry in plan.before.scenes.items()
             if name not in self._unfinished
         }
-        self._failures = {failure.scene_id: failure for failure in plan.failures}
-        # It may be a folder that is not a scene.
-        self._failures.pop("", None)
+        # One may be of a folder that is not a scene.
+        self._failures = {
+            failure.scene_id: failure for failure in plan.failures if failure.scene_id
+        }
         # A run for all scenes finds out anew which of them exist, and which fail.
         if not plan.has_all:
             self._failures = {**plan.before.failures, **self._failures}

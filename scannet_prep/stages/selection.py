@@ -115,7 +115,8 @@ def select_scenes(
     if selection.scene_ids is not None:
         names = selection.scene_ids
         # If the user has named scenes and their split, the selection comes first.
-        previous_splits = {} if only_split else previous_splits
+        if only_split:
+            previous_splits = {}
     for scene_id in sorted(names):
         split = official_splits().get(scene_id) or available.get(scene_id)
         split = split or previous_splits.get(scene_id, only_split)

@@ -16,12 +16,13 @@ from scannet_prep.release.files import (
     AGGREGATION,
     INFO,
     KINDS,
+    LABEL_MAP,
     LABELS_MESH,
     MESH,
     SEGMENTS,
     SPLIT_DIRS,
 )
-from scannet_prep.release.label_map import LABEL_MAP_NAME, MAX_NYU40_ID, builtin_label_map
+from scannet_prep.release.label_map import MAX_NYU40_ID, builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scenes import Split, official_splits
 from scannet_prep.synthetic.frames import encode_files
@@ -130,7 +131,7 @@ def write_scene(scene: SyntheticScene, raw_dir: Path, *, frames: int = 0) -> Pat
 def write_label_map(raw_dir: Path) -> Path:
     """Write the built-in label map: of the 17 columns of the release, the three that are used."""
     make_directory(raw_dir)
-    path = raw_dir / LABEL_MAP_NAME
+    path = raw_dir / LABEL_MAP.suffix
     lines = ["id\traw_category\tnyu40id"]
     for raw_category, ids in builtin_label_map().rows.items():
         columns = (str(ids.scannet_id), raw_category, str(ids.nyu40_id))
