@@ -28,7 +28,7 @@ from benchmark.scenes import make_scenes
 from numpy.typing import NDArray
 from usage import Usage, run
 
-from scannet_prep.release.label_map import LABEL_MAP_NAME
+from scannet_prep.release.files import LABEL_MAP
 from scannet_prep.release.scenes import Split, official_scenes
 from scannet_prep.synthetic import write_release
 
@@ -127,7 +127,7 @@ def prepare_octformer(job: Job) -> Command:
     # The script downloads this file, unless it exists.
     job.out_dir.mkdir(exist_ok=True)
     with zipfile.ZipFile(job.out_dir / "filelist.zip", "w") as archive:
-        archive.write(job.raw_dir / LABEL_MAP_NAME, LABEL_MAP_NAME)
+        archive.write(job.raw_dir / LABEL_MAP.suffix, LABEL_MAP.suffix)
     # The script needs both folders. It reads the annotation of the full-resolution mesh, which
     # synthetic scenes do not have.
     raw_dir = job.work_dir / "raw"
@@ -164,7 +164,7 @@ def prepare_mask3d(job: Job) -> Command:
 
 def prepare_mmdetection3d(job: Job) -> Command:
     """Prepare a run of the first of mmdetection3d's scripts."""
-    options: Command = ["--label_map_file", job.raw_dir / LABEL_MAP_NAME]
+    options: Command = ["--label_map_file", job.raw_dir / LABEL_MAP.suffix]
     for split, scans_name in (("train", "scans"), ("test", "scans_test")):
         list_path = job.work_dir / f"{split}.txt"
         list_path.write_text(job.list_scenes(scans_name))
@@ -182,7 +182,7 @@ def prepare_scannet(job: Job) -> Command:
     script = clone_dir / "BenchmarkScripts/ScanNet200/preprocess_scannet200.py"
     # The script finds the scenes of a pattern, so that one run makes train and test scenes.
     folders = ["--dataset_root", job.raw_dir / "scans*", "--output_root", job.out_dir]
-    options = ["--label_map_file", job.raw_dir / LABEL_MAP_NAME, "--num_workers", "1"]
+    options = ["--label_map_file", job.raw_dir / LABEL_MAP.suffix, "--num_workers", "1"]
     lists = ["--train_val_splits_path", clone_dir / "Tasks/Benchmark"]
     return [job.python, script, *folders, *options, *lists]
 
