@@ -187,7 +187,8 @@ def list_raw(
     if not chosen and not may_be_empty:
         faults = ["holds no scene folders", *map(str, findings[:1])]
         raise MissingFileError(raw_dir, "; ".join(faults), _HINT_LAYOUT)
-    return RawListing(chosen, next(iter(label_maps), None), shared, tuple(findings))
+    label_map = next(iter(label_maps), None)
+    return RawListing(chosen, label_map, shared, tuple(findings))
 
 
 def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
@@ -264,7 +265,8 @@ def _locate(
     files: Sequence[FileKind] = (),
 ) -> RawScene:
     """Make a scene of the files of one name in a folder; its place tells splits, too."""
-    scene = RawScene(name, folder, tuple(files), official_splits().get(name))
+    official_split = official_splits().get(name)
+    scene = RawScene(name, folder, tuple(files), official_split)
     place = folder.absolute()
     splits = _PLACES.get(place.name) or _PLACES.get(place.parent.name)
     if splits is None or scene.split in splits:

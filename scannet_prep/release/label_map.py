@@ -20,8 +20,6 @@ from scannet_prep.release.files import LABEL_MAP
 
 # The hint of every error about a label map.
 LABEL_MAP_HINT = "correct it, or put that of v2 there; without one, the built-in one is used"
-# Number of rows of the label map of the release.
-RELEASE_ROWS = 607
 
 MAX_NYU40_ID = 40
 # The largest number that the array `scannet_ids` of a processed scene can hold.
@@ -148,7 +146,7 @@ def _parse_rows(text: str) -> dict[str, RawIds]:
                 f"and {MAX_NYU40_ID}, which no other row contradicts"
             )
     if not rows:
-        raise ContentError(f"has a header and 0 rows, expected about {RELEASE_ROWS}")
+        raise ContentError("has a header and 0 rows, expected about 607 as in the release")
     # Rows may be shorter than the header, but not the last one of a file that was cut off.
     if None in cells.values() and not text.endswith("\n"):
         raise ContentError(f"ends within row {number}, expected {len(header)} columns")
