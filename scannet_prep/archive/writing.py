@@ -117,7 +117,7 @@ def compress(content: Buffer, level: int) -> bytes:
     return compressor.compress(content)
 
 
-def make_index(kind: TreeKind, groups: Iterable[FileGroup], options: str = "") -> Index:
+def make_index(kind: TreeKind, groups: Iterable[FileGroup], options: str) -> Index:
     """Make the index of an archive.
 
     Args:

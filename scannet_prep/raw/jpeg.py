@@ -21,7 +21,7 @@ _SCAN_MARKER = 0xDA
 _FRAME_HEADERS = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def check_jpeg(data: bytes, size: tuple[int, int] | None = None) -> None:
+def check_jpeg(data: bytes, size: tuple[int, int]) -> None:
     """Follow the markers of a JPEG image from its start to its end.
 
     An image has a frame header with its size, then at least one scan with its pixels. Bytes after
@@ -29,7 +29,7 @@ def check_jpeg(data: bytes, size: tuple[int, int] | None = None) -> None:
 
     Args:
         data: The image.
-        size: The expected width and height; None if the size does not matter.
+        size: The expected width and height.
 
     Raises:
         ContentError: The image is damaged, or has another size.
@@ -65,7 +65,7 @@ def check_jpeg(data: bytes, size: tuple[int, int] | None = None) -> None:
 
     if _SCAN_MARKER not in markers or markers.isdisjoint(_FRAME_HEADERS):
         raise ContentError("is a JPEG image without pixels")
-    if size is not None and actual_size != size:
+    if actual_size != size:
         width, height = actual_size
         expected_width, expected_height = size
         raise ContentError(

@@ -164,7 +164,7 @@ class HttpClient:
         is_stopped: Set at the end of a run: no body is read any further.
     """
 
-    def __init__(self, timeout_s: float = 60.0, *, is_insecure: bool = False) -> None:
+    def __init__(self, timeout_s: float, *, is_insecure: bool = False) -> None:
         self.timeout_s = timeout_s
         self.is_stopped = threading.Event()
         self._is_insecure = is_insecure
