@@ -364,10 +364,14 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
 
 def _find_fetched(task: SceneTask, outcome: Any) -> list[Path]:  # noqa: ANN401 - or a Finding
     """Find the tree that was fetched for this folder and scene, if its frames are complete."""
-    tree = task.source.parents[1]
-    is_complete = not isinstance(outcome, Finding) and _has_files(task, outcome[1])
-    is_fetched = tree.parent.name == _STREAMS_NAME and task.path.is_relative_to(tree.parents[1])
-    return [tree] if is_complete and is_fetched else []
+    if isinstance(outcome, Finding) or not _has_files(task, outcome[1]):
+        return []
+    # A relative path to a scene may have no folder above.
+    return [
+        tree
+        for tree in task.source.parents[1:2]
+        if tree.parent.name == _STREAMS_NAME and task.path.is_relative_to(tree.parents[1])
+    ]
 
 
 def _finish(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
