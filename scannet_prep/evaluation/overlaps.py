@@ -194,8 +194,7 @@ def find_overlaps(
     cells = rows * width
     cells += numbers[vertices]
     cell_count = len(predictions) * width
-    counts = np.bincount(cells, minlength=cell_count)
-    counts = counts.reshape(-1, width)
+    counts = np.bincount(cells, minlength=cell_count).reshape(-1, width)
     common = counts[:, 1:]
     # This is never 0: every instance has a vertex.
     both = sizes + pred_sizes[:, None]

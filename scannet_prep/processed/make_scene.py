@@ -274,7 +274,7 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
 def _are_fragments(numbers: NDArray[np.integer[Any]]) -> bool:
     """Whether most vertices are in segments that are smaller than edges would let them be."""
     sizes = np.bincount(numbers)
-    small_count = sizes[sizes < _MIN_VERTICES].sum()
+    small_count = int(sizes[sizes < _MIN_VERTICES].sum())
     return len(sizes) > 1 and 2 * small_count > len(numbers)
 
 
