@@ -414,7 +414,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             fault(answer, request)
 
         if answer.is_down:
-            threading.Thread(target=owner.stop, daemon=True).start()
+            owner.stop()
             answer.cut_at = BEFORE_STATUS
         owner.closing.wait(owner.request_latency_s)
         self._send(answer, request)
