@@ -1,6 +1,7 @@
 """Extraction of frames: every pixel, pose and name, and what a second run makes again."""
 
 import io
+import json
 import os
 import shutil
 import struct
@@ -402,10 +403,19 @@ def test_verify_finds_changed_and_missing_files(streams_dir, out_dir):
         return {finding["path"] for finding in outcome.json["findings"]}
 
     assert verify() == {str(out_dir / name) for name in (*names, f"{VAL}/pose/0.txt")}
-    edit_json(out_dir / TRAIN / "frames.json", lambda record: record.update(kind="other"))
-    assert str(out_dir / TRAIN / "frames.json") in verify()
-    with pytest.raises(FileError, match="is damaged"):
-        FrameFolder(out_dir)[TRAIN]
+    record_path = out_dir / TRAIN / "frames.json"
+    record = json.loads(record_path.read_bytes())
+    for changed in (
+        {"kind": "other"},
+        {"options": {"layout": "of a later version"}},
+        {"poses": record["poses"][:-4]},
+        {"poses": ""},
+        {"depth_camera": record["depth_camera"] | {"intrinsic": None}},
+    ):
+        record_path.write_text(json.dumps(record | changed))
+        assert str(record_path) in verify()
+        with pytest.raises(FileError, match="is damaged"):
+            FrameFolder(out_dir)[TRAIN]
 
 
 REFUSALS = [

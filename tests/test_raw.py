@@ -292,6 +292,9 @@ def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp
     (tmp_path / "scans_test/gone").symlink_to("nowhere")
     for link in ("scans/plot_01/round", "scans/up"):
         (tmp_path / link).symlink_to(tmp_path)
+    # So deep, scenes are not looked for.
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before/deep").symlink_to(tmp_path / "scans")
 
     listing = list_raw(tmp_path)
 

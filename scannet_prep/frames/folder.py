@@ -22,6 +22,7 @@ from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.json import Count, encode_json, parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
+    ContentError,
     FileError,
     MissingFileError,
     UnknownSceneError,
@@ -62,6 +63,9 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
         poses: The poses of the extracted frames; see `read_poses`.
         files: The fingerprints of all files, by their path in the folder of the scene.
         format_version: Version of this format.
+
+    Raises:
+        ContentError: The number of poses is not that of the frames.
     """
 
     scene_id: SceneIdText
@@ -78,6 +82,12 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
     files: Mapping[str, Fingerprint]
     format_version: Literal[1] = 1
 
+    def __post_init__(self) -> None:
+        """Check that each frame has a pose."""
+        expected = 64 * len(self.frames)
+        if len(self.poses) != expected:
+            raise ContentError(f"poses have {len(self.poses):,} bytes, expected {expected:,}")
+
     def __eq__(self, other: object) -> bool:
         """Whether their files have the same content."""
         return encode_json(self) == encode_json(other)
@@ -92,8 +102,12 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
         return sum(fingerprint.size_bytes for fingerprint in self.files.values())
 
 
-# Its arrays are the matrices of cameras.
-_DECODER = msgspec.json.Decoder(FramesRecord, dec_hook=lambda _, rows: np.array(rows, np.float32))
+def _to_matrix(_: object, rows: Any) -> NDArray[np.float32]:  # noqa: ANN401 - any JSON
+    """Make a matrix of a camera, (4, 4)."""
+    return np.array(rows, np.float32).reshape(4, 4)
+
+
+_DECODER = msgspec.json.Decoder(FramesRecord, dec_hook=_to_matrix)
 
 
 def find_records(path: Path) -> dict[str, Path]:

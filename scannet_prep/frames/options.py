@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.json import to_plain
 from scannet_prep.errors import UsageError
-from scannet_prep.frames.layouts import LAYOUTS, FrameContent
+from scannet_prep.frames.layouts import LAYOUTS, FrameContent, Layout
 from scannet_prep.release.files import INFO, KINDS, MESH, SPLIT_DIRS, FileKind
 from scannet_prep.release.scenes import Split
 
@@ -50,8 +50,8 @@ class FrameOptions:
             without one.
 
     Raises:
-        UsageError: The layout has no place for a content, or its readers need another value of an
-            option.
+        UsageError: There is no such layout, it has no place for a content, or its readers need
+            another value of an option.
     """
 
     every: int = 20
@@ -72,14 +72,12 @@ class FrameOptions:
         Raises:
             UsageError: There is no such layout.
         """
-        if layout not in LAYOUTS:
-            raise UsageError(f"{layout!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
-        chosen = LAYOUTS[layout]
+        chosen = _find_layout(layout)
         return cls(layout=layout, **{**chosen.fixed, **chosen.defaults, **options})
 
     def __post_init__(self) -> None:
         """Check the options, and sort the contents as the layout does."""
-        layout = LAYOUTS[self.layout]
+        layout = _find_layout(self.layout)
         for content in self.contents:
             if content not in layout.of_frame:
                 problem = f"the layout {self.layout} has no place for {content}"
@@ -170,3 +168,10 @@ class FrameOptions:
         if self.keeps_lost:
             lost = np.intersect1d(lost, numbers)
         return tuple(numbers.tolist()), tuple(lost.tolist())
+
+
+def _find_layout(name: str) -> Layout:
+    """Find a layout; see `of_layout`."""
+    if name not in LAYOUTS:
+        raise UsageError(f"{name!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
+    return LAYOUTS[name]

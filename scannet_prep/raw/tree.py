@@ -227,6 +227,8 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
             inner.clear()
         elif depth >= _MAX_DEPTH and folder.name not in _PLACES:
             inner &= _PLACES.keys()
+            # Elsewhere, the same folder may be searched more deeply.
+            seen.discard(target)
         folders[:] = sorted(inner)
 
 
