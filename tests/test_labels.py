@@ -140,6 +140,7 @@ ROW = "3\tfloor\tfloor\t1\t2\t11"
     [
         (b"", "has no column raw_category or id or nyu40id"),
         (b"<html>\n", "its columns are '<html>'"),
+        (b"x" + b" " * 1_000_000 + b"x", "is not a table"),
         (WHOLE_MAP.replace(b"raw_category", b"category"), "has no column raw_category"),
         (WHOLE_MAP.replace(b"count", b"id"), "has no column id;"),
         (WHOLE_MAP.splitlines(keepends=True)[0], "has a header and 0 rows, expected about 607"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ MAX_SCANNET_ID = 65_535
 
 _NEEDED_COLUMNS = ("raw_category", "id", "nyu40id")
 _ID = re.compile(r"\d{1,9}", re.ASCII)
-_CELL_ENDS = re.compile(r" *([\t\n]) *")
 
 
 class RawIds(NamedTuple):
@@ -125,8 +123,11 @@ def _parse_rows(text: str) -> dict[str, RawIds]:
         ContentError: It is not such a table, has no rows, or contradicts itself.
     """
     # Blanks around cells are not part of them. A quotation mark is part of a name.
-    lines = io.StringIO(_CELL_ENDS.sub(r"\1", f"\n{text}\n").lstrip("\n"))
-    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    lines = []
+    for line in text.split("\n"):
+        stripped = [cell.strip(" ") for cell in line.split("\t")]
+        lines.append("\t".join(stripped))
+    reader = csv.DictReader(filter(None, lines), delimiter="\t", quoting=csv.QUOTE_NONE)
     header = reader.fieldnames or []
     missing = [name for name in _NEEDED_COLUMNS if header.count(name) != 1]
     if missing:
