@@ -318,7 +318,7 @@ def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, 
     with pytest.raises(FileError, match=r"depth/000004\.npy: "):
         frame.read("depth")
     small = extract(raw_dir, tmp_path / "small", "--layout", "monosdf").json["failures"]
-    assert small[0]["message"].endswith("too small for a square of 768")
+    assert small[0]["message"].endswith(" pixels of color, too few for a square of 768")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,14 @@ def test_mesh_of_any_form_is_read_by_property_names(name, knobs):
         assert array.flags.writeable
 
 
+def test_words_in_the_header_of_a_mesh_may_be_apart():
+    data = Ply(format="ascii").encode().replace(b"format ascii", b" format \t ascii")
+
+    mesh = tiny.read_raw(MESH, data)
+
+    np.testing.assert_array_equal(mesh.positions, Ply().positions)
+
+
 NO_SEGMENT_IDS = [
     # Not a list.
     "[]", "null", "{}", "7", '"0,1"',

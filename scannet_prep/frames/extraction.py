@@ -154,7 +154,8 @@ def _choose_makers(
     """
     stored = stream.color_camera
     if min(stored.size) < layout.crop:
-        problem = f"has color images of {stored.size}, too small for a square of {layout.crop}"
+        width, height = stored.size
+        problem = f"has {width} x {height} pixels of color, too few for a square of {layout.crop}"
         raise FileError(stream.path, problem, "choose another layout for this scene")
     cropped = stored.cropped((layout.crop, layout.crop)) if layout.crop else stored
     depth_camera = stream.depth_camera.resized(size or stream.depth_camera.size)

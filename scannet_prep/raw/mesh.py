@@ -38,7 +38,7 @@ _LARGE_EXTENT = 100
 
 _MAX_HEADER_BYTES = 65_536
 _COUNT = re.compile(rb"^element\s+\S+\s+(\d{1,18})", re.MULTILINE)
-_IS_TEXT = re.compile(rb"[\r\n]format ascii")
+_IS_TEXT = re.compile(rb"[\r\n]\s*format\s+ascii")
 _NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 # The errors of plyfile for damaged files, beside its own.
 _PLY_ERRORS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
