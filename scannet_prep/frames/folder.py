@@ -246,8 +246,9 @@ class ExtractedFrame:
             if content != "color":
                 return decode_gray(data, camera.size)
             return decode_color(data, camera.size, "PNG" if name.endswith(".png") else "JPEG")
-        except ValueError as error:  # also of NumPy
-            raise FileError(self.scene.path / name, error.args[0], _HINT_VERIFY) from None
+        except Exception as error:  # noqa: BLE001 - damaged arrays make NumPy raise any error
+            problem = getattr(error, "message", str(error))
+            raise FileError(self.scene.path / name, problem, _HINT_VERIFY) from None
 
     def _name_of(self, content: FrameContent) -> str:
         record = self.scene.record
