@@ -327,7 +327,9 @@ def test_comparison_names_scenes_arrays_rows_and_classes_that_differ(whole_dir, 
     labels[walls] = 2
     points = val.points + 0
     points[3] = 7
-    write_processed(out_dir, [replace(train, stored_labels=labels), replace(val, points=points)])
+    meta = replace(val.meta, segments_source="computed")
+    changed = replace(val, points=points, meta=meta)
+    write_processed(out_dir, [replace(train, stored_labels=labels), changed])
 
     status, report, messages = compare(whole_dir / "processed", out_dir)
     text = run_main("verify", out_dir, "--against", whole_dir / "processed").stdout
@@ -338,9 +340,10 @@ def test_comparison_names_scenes_arrays_rows_and_classes_that_differ(whole_dir, 
         f"labels: 45 of 600 rows differ, first row {walls[0]}: 1, there 2",
     ]
     assert "points: 1 of 600 rows differ, first row 3" in messages[VAL][0]
+    assert messages[VAL][1] == "meta: other segments_source"
     assert messages[TEST] == [f"this scene is in {whole_dir / 'processed'} only"]
     assert "45 vertices: floor -> wall\n" in text
-    assert "3 scenes with errors, 3 errors, 0 notes" in text
+    assert "3 scenes with errors, 4 errors, 0 notes" in text
 
 
 def test_comparison_of_raw_trees_shows_what_a_changed_file_changes(whole_dir, raw_dir):

@@ -196,7 +196,9 @@ def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[s
             yield f"{key}: {counts}, first row {first}: {values}"
     meta = here.meta.to_json()
     other_meta = there.meta.to_json()
-    keys = [key for key in meta.keys() - _NOT_COMPARED if meta[key] != other_meta.get(key)]
+    # One that is left out has a default value.
+    keys = (meta.keys() | other_meta.keys()) - _NOT_COMPARED
+    keys = {key for key in keys if meta.get(key) != other_meta.get(key)}
     if keys:
         yield f"meta: other {', '.join(sorted(keys))}"
 
