@@ -382,6 +382,7 @@ def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
     for text, words, problem in (
         (f"{TRAIN} x", (), "is not a scene and numbers of frames"),
         (f"{TRAIN} -1", (), "is not a scene and numbers of frames"),
+        (f"{TRAIN} {'1' * 5000}", (), "is not a scene and numbers of frames"),
         (f"{TRAIN} 1\n{VAL}", (), "is not a scene and numbers of frames"),
         (f"{TRAIN}/color/1.jpg", (), "is not a scene and numbers of frames"),
         ("#", (), "names no scene"),

@@ -36,17 +36,27 @@ _VERSION = 1001
 def export_pointgroup(
     scene: ProcessedScene,
     label_set: LabelSet,
-    *segments: NDArray[np.int64],
+    segments: NDArray[np.int64] | None = None,
 ) -> SceneFiles:
-    """Make the files of a scene; segments for the tuple, if it holds any, are given."""
+    """Make the files of a scene.
+
+    Args:
+        scene: The scene.
+        label_set: The label set of the classes.
+        segments: int64 (V,), to store in the tuple; None to store those of the scene beside it.
+    """
     name = scene.meta.scene_id
     split = scene.meta.split
     points = scene.points
     if label_set == SCANNET20:
         points = points - points.mean(axis=0)
     colors = scene.colors.astype(np.float32)
-    arrays: list[Any] = [points, colors / 127.5 - 1, *segments]
+    arrays: list[Any] = [points, colors / 127.5 - 1]
     files: dict[str, Any] = {}
+    if segments is not None:
+        arrays.append(segments)
+    elif scene.segments is not None:
+        files[f"superpoints/{name}.pth"] = _encode_pth(segments_of(scene))
     if split is not Split.TEST:
         # Walls and floors first.
         is_counted = counted_classes(label_set).__contains__
@@ -64,8 +74,6 @@ def export_pointgroup(
     if split is Split.VAL:
         truth, _ = export_benchmark_gt(scene, label_set)
         files[f"val_gt/{name}.txt"] = truth[f"instance/{name}.txt"]
-    if scene.segments is not None and not segments:
-        files[f"superpoints/{name}.pth"] = _encode_pth(segments_of(scene))
     files[f"{split}/{name}_inst_nostuff.pth"] = _encode_pth(tuple(arrays))
     return files, {}
 

@@ -133,5 +133,5 @@ def read_scene_list(path: Path) -> list[str]:
     stripped = [line.partition("#")[0].strip() for line in lines]
     names = [name for name in stripped if name]
     if not names:
-        raise FileError(path, "names no scene", "write one scene id on each line")
+        raise FileError(path, "names no scene", "name one scene on each line")
     return names

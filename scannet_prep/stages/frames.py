@@ -18,6 +18,7 @@ neither read nor removed:
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ import msgspec
 from scannet_prep.base.files import Fingerprint, have_sizes, make_directory
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import encode_json
-from scannet_prep.base.text import list_some
+from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,
     MissingFileError,
@@ -57,6 +58,8 @@ __all__ = ["count", "plan", "read_frame_list", "run"]
 FrameList: TypeAlias = Mapping[str, Sequence[int]]
 """The numbers of frames by scene, ascending."""
 
+# No stream has a frame of ten digits.
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _STREAMS_NAME = ".scannet-prep-streams"
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_STREAMS = (
@@ -104,7 +107,7 @@ def read_frame_list(path: Path) -> FrameList:
     frames: dict[str, set[int]] = {}
     for line in read_scene_list(path):
         name, *words = line.split()
-        if not (SCENE_ID.fullmatch(name) and words and all(map(str.isdecimal, words))):
+        if not (SCENE_ID.fullmatch(name) and words and all(map(_NUMBER.fullmatch, words))):
             problem = f"{line!r:.80} is not a scene and numbers of frames"
             raise FileError(path, problem, "a line looks like: scene0707_00 15 30")
         frames.setdefault(name, set()).update(map(int, words))
@@ -304,7 +307,7 @@ def _describe(selected: Collection[tuple[Sequence[int], Sequence[int]]]) -> Find
     """Count the frames of all scenes, and those without tracking."""
     frames = sum(len(numbers) for numbers, _ in selected)
     lost = sum(len(numbers) for _, numbers in selected)
-    return _note(f"{frames:,} frames; without tracking: {lost:,}, listed in frames.json")
+    return _note(f"{count_of(frames, 'frame')}; without tracking: {lost:,}, listed in frames.json")
 
 
 def _note(message: str) -> Finding:
