@@ -9,7 +9,7 @@ import pytest
 
 from scannet_prep import SCANNET20, SCANNET200
 from scannet_prep.errors import FileError
-from scannet_prep.evaluation.overlaps import InstancePrediction, counted_classes
+from scannet_prep.evaluation.overlaps import InstancePrediction
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import list_numberings
 from scannet_prep.release.label_map import builtin_label_map
@@ -22,7 +22,7 @@ def draw_classes(label_set, task, accuracy, seed):
     generator = np.random.default_rng(seed)
     weights = 1 / np.arange(1, len(label_set) + 1)
     if task == "instance":
-        is_counted = np.isin(np.arange(len(label_set)), counted_classes(label_set))
+        is_counted = np.isin(np.arange(len(label_set)), label_set.things)
         weights = weights * is_counted
     weights /= weights.sum()
     count = 2000 if task == "instance" else 50_000

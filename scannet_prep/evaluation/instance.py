@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scannet_prep.evaluation.overlaps import (
     InstancePrediction,
     InstanceTruth,
-    counted_classes,
     find_overlaps,
 )
 from scannet_prep.evaluation.scores import Numbers, ScoreTable, average, list_class_groups
@@ -120,10 +119,10 @@ class InstanceScores:
         self, prediction: InstancePrediction, ground_truth: InstanceTruth
     ) -> tuple[InstancePrediction, InstanceTruth]:
         """Give all predictions and all instances the first of the classes that count."""
-        counted = counted_classes(self.label_set)
-        first = counted[0]
-        is_counted = np.isin(ground_truth.labels, counted)
-        labels = np.where(is_counted, first, ground_truth.labels)
+        things = self.label_set.things
+        first = things[0]
+        is_thing = np.isin(ground_truth.labels, things)
+        labels = np.where(is_thing, first, ground_truth.labels)
         truth = InstanceTruth(labels=labels, instances=ground_truth.instances)
         count = len(np.asarray(prediction.labels))
         predicted = np.full(count, first)
@@ -144,7 +143,7 @@ class InstanceScores:
 
         classes: dict[str, Numbers] = {}
         instances, predictions = self._counts.tolist()
-        for train_id in counted_classes(self.label_set):
+        for train_id in self.label_set.things:
             classes[self.label_set.names[train_id]] = {
                 **average_over([train_id]),
                 "instances": instances[train_id],

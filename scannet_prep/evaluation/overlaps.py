@@ -25,8 +25,6 @@ from scannet_prep.release.label_sets import LabelSet
 
 MIN_VERTICES = 100
 """Instances with fewer vertices count neither in the ground truth nor in predictions."""
-NO_INSTANCES = frozenset({"wall", "floor"})
-"""Names of the classes whose instances do not count."""
 
 
 class InstancePrediction(NamedTuple):
@@ -176,12 +174,13 @@ def find_overlaps(
     truth_instances = check_integers(
         ground_truth.instances, "instances of the ground truth", vertex_count
     )
-    counted = counted_classes(label_set)
-    numbers, classes, instances, sizes = _number_instances(truth_labels, truth_instances, counted)
+    numbers, classes, instances, sizes = _number_instances(
+        truth_labels, truth_instances, label_set.things
+    )
 
     masks, labels, scores = check_prediction(prediction, vertex_count)
     pred_sizes = np.count_nonzero(masks, axis=1)
-    is_known = np.isin(labels, counted)
+    is_known = np.isin(labels, label_set.things)
     is_large = pred_sizes >= MIN_VERTICES
     predictions = np.flatnonzero(is_known & is_large)
     labels = labels[predictions]
@@ -218,24 +217,17 @@ def find_overlaps(
     )
 
 
-def counted_classes(label_set: LabelSet) -> list[int]:
-    """Return the train ids of the classes whose instances count."""
-    return [
-        label_class.train_id for label_class in label_set if label_class.name not in NO_INSTANCES
-    ]
-
-
 def _number_instances(
-    labels: IntArray, instances: IntArray, counted: list[int]
+    labels: IntArray, instances: IntArray, things: tuple[int, ...]
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Number the instances of the counted classes from 1, by class and then by their own number.
+    """Number the instances of some classes from 1, by class and then by their own number.
 
     Returns:
         The number of each vertex, (V,), 0 for void; and of each instance its class, its own number,
         and its size, (G,) each.
     """
     has_number = instances >= 0
-    is_instance = np.isin(labels, counted) & has_number
+    is_instance = np.isin(labels, things) & has_number
     # Class and number as one integer: class * base + number.
     largest = instances.max(initial=0)
     base = int(largest) + 1

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.evaluation.overlaps import NO_INSTANCES
 from scannet_prep.processed.annotate import raw_ids_by_group, table_by_group
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header
@@ -144,7 +143,7 @@ def box_classes(label_set: LabelSet) -> dict[int, str]:
     return {
         label_class.raw_id: spellings.get(label_class.name, label_class.name)
         for label_class in label_set
-        if label_class.name not in NO_INSTANCES
+        if label_class.train_id in label_set.things
     }
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.evaluation.overlaps import counted_classes
 from scannet_prep.export.arrays import SceneFiles, segments_of, vertex_raw_ids
 from scannet_prep.export.benchmark_gt import export_benchmark_gt
 from scannet_prep.processed.scene import ProcessedScene
@@ -59,8 +58,8 @@ def export_pointgroup(
         files[f"superpoints/{name}.pth"] = _encode_pth(segments_of(scene))
     if split is not Split.TEST:
         # Walls and floors first.
-        is_counted = counted_classes(label_set).__contains__
-        order = sorted(range(len(label_set)), key=is_counted)
+        is_thing = label_set.things.__contains__
+        order = sorted(range(len(label_set)), key=is_thing)
         # By train id; the last entry is for -1.
         table = np.append(np.argsort(order), -100.0)
         raw_ids = vertex_raw_ids(scene, label_set)

@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.evaluation.overlaps import counted_classes
 from scannet_prep.evaluation.scores import IntArray
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 
@@ -97,7 +96,7 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         ]
         predicted: Sequence[int] = classes
         if task == "instance":
-            predicted = counted_classes(each)
+            predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
             skipped = sorted({*classes} - {*predicted})
             make = f"{save}: np.delete(np.arange({len(each)}), {skipped})"

@@ -131,6 +131,11 @@ class LabelSet:
         """Train ids of the rare classes (ScanNet200; empty for ScanNet20)."""
         return self._train_ids_of("tail")
 
+    @cached_property
+    def things(self) -> tuple[int, ...]:
+        """Train ids of the classes that have instances: all but wall and floor."""
+        return tuple(one.train_id for one in self.classes if one.name not in {"wall", "floor"})
+
     def labels_from_raw_ids(self, raw_ids: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Map raw ids to labels as an `.npz` file stores them, which are train ids + 1.
 

@@ -15,7 +15,7 @@ from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
-from scannet_prep.evaluation.overlaps import MIN_VERTICES, InstancePrediction, counted_classes
+from scannet_prep.evaluation.overlaps import MIN_VERTICES, InstancePrediction
 from scannet_prep.export.arrays import encode_lines
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
@@ -194,11 +194,10 @@ def _encode_instances(
         the list of their names, raw ids and confidences.
     """
     masks, labels, scores = (np.asarray(array) for array in prediction)
-    counted = counted_classes(label_set)
     files: dict[str, bytes] = {}
     lines = ""
     for mask, label, score in zip(masks, labels.tolist(), scores.tolist(), strict=True):
-        if label not in counted:
+        if label not in label_set.things:
             left_out["other"] += 1
         elif np.count_nonzero(mask) < MIN_VERTICES:
             left_out["small"] += 1

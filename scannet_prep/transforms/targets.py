@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from scannet_prep.evaluation.overlaps import counted_classes
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.transforms.draft import Draft, Ints
 from scannet_prep.transforms.steps import Transform
@@ -54,7 +53,7 @@ class InstanceTargets(Transform):
         numbers = draft.columns("instances")
 
         # Indices of the vertices that belong to an instance, (M,).
-        is_inside = np.isin(labels, counted_classes(self.label_set))
+        is_inside = np.isin(labels, self.label_set.things)
         is_inside &= numbers >= 0
         inside = np.flatnonzero(is_inside)
 
