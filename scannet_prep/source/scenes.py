@@ -47,11 +47,6 @@ class Place(ABC):
     scenes: Mapping[str, PlaceScene]
     failures: Mapping[str, Finding] = {}
 
-    @property
-    def splits(self) -> dict[str, str]:
-        """The splits of the scenes."""
-        return {scene_id: scene.split for scene_id, scene in self.scenes.items()}
-
     def read(self, scene_id: str) -> ProcessedScene:
         """Read a processed scene, or make it.
 

@@ -109,9 +109,9 @@ def run(
     progress = progress or Progress()
     truth_place = open_processed(place)
     label_set = parse_label_set(label_set or truth_place.options.label_set)
-    all_splits = truth_place.splits
-    Selection(tuple(splits)).find(truth_place.name, all_splits, _HINT_SPLITS)
-    scene_splits = {name: split for name, split in all_splits.items() if split in splits}
+    held = truth_place.scenes
+    Selection(tuple(splits)).find(truth_place.name, held, _HINT_SPLITS)
+    scene_splits = {name: scene.split for name, scene in held.items() if scene.split in splits}
     predictions = find_predictions(folder, task, label_set, scene_splits)
     scene_ids = [scene_id for scene_id in scene_splits if scene_id in predictions.paths]
     if not (allows_missing and scene_ids):

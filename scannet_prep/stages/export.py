@@ -222,13 +222,13 @@ def _select(
         UnknownSceneError: A selected scene does not exist.
         UsageError: No scene is left.
     """
-    selected = selection.find(place.name, place.splits, _HINT_SCENES)
+    selected = selection.find(place.name, place.scenes, _HINT_SCENES)
     notes = []
     if place.failures:
         failed = list_some([*place.failures])
         notes.append(f"left out, because they failed in processing: {failed}")
     if needs and not (needs == COMPUTED_SEGMENTS and place.options.compute_segments):
-        left = [scene_id for scene_id in selected if place.splits[scene_id] != Split.TEST]
+        left = [scene_id for scene_id in selected if place.scenes[scene_id].split != Split.TEST]
         if len(left) < len(selected):
             notes.append(f"left out: test scenes have no {needs}")
         selected = left

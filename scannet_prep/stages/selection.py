@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
@@ -24,6 +25,14 @@ _HINT_IDS = (
 _HINT_SPLITS = "leave out --splits, or take the scene out of --scenes"
 _HINT_NO_SPLIT = "to put it into a split, name the scene and the split: --scenes, --splits"
 _HINT_DOWNLOAD = "download it: scannet-prep download"
+
+
+class HasSplit(Protocol):
+    """A scene of any place."""
+
+    @property
+    def split(self) -> str | None:
+        """Its split; empty or None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +65,16 @@ class Selection:
         is_in_splits = not self.splits or split in self.splits
         return is_in_splits and (self.scene_ids is None or scene_id in self.scene_ids)
 
-    def select(self, splits: Mapping[str, str | None]) -> set[str]:
-        """Select scenes, the limit aside, given the splits of all."""
-        return {scene_id for scene_id, split in splits.items() if self.wants(scene_id, split)}
+    def select(self, held: Mapping[str, HasSplit]) -> set[str]:
+        """Select scenes of those that a place holds, the limit aside."""
+        return {scene_id for scene_id, scene in held.items() if self.wants(scene_id, scene.split)}
 
-    def find(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> list[str]:
+    def find(self, place: str | Path, held: Mapping[str, HasSplit], hint: str) -> list[str]:
         """Select scenes of a place, which must have all that were named, and any of the splits.
 
         Args:
             place: The place, for messages.
-            held: The splits of all its scenes, by id.
+            held: All its scenes, by id.
             hint: The hint of the error.
 
         Returns:

@@ -103,7 +103,7 @@ def run(
     scenes = open_processed(place)
     label_set = parse_label_set(label_set or scenes.options.label_set)
     scene_ids = official_scenes(Split.TEST)
-    Selection((Split.TEST,), scene_ids).find(scenes.name, scenes.splits, _HINT_SCENES)
+    Selection((Split.TEST,), scene_ids).find(scenes.name, scenes.scenes, _HINT_SCENES)
     parts = _find_parts(folder, task, label_set)
 
     buffer = io.BytesIO()

@@ -153,8 +153,8 @@ def _select(archive: Archive, selection: Selection) -> list[PackedScene]:
     Raises:
         UnknownSceneError: It does not have a selected scene.
     """
-    splits = {scene.scene_id: scene.split for scene in archive.index.scenes}
-    selected = selection.find(archive.name, splits, _HINT_SCENES)
+    held = {scene.scene_id: scene for scene in archive.index.scenes}
+    selected = selection.find(archive.name, held, _HINT_SCENES)
     scenes = [scene for scene in archive.index.scenes if scene.scene_id in selected]
     return scenes[: selection.limit]
 

@@ -22,7 +22,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.scenes import Split, official_scenes, official_splits
 from scannet_prep.source.place import open_place
-from scannet_prep.source.scenes import Place
+from scannet_prep.source.scenes import Place, PlaceScene
 from scannet_prep.stages.selection import Selection
 
 # Starting a worker process takes as long as checking so much.
@@ -100,8 +100,7 @@ def run(
     selection = selection or Selection()
     progress = progress or Progress()
     place = open_place(path)
-    splits = place.splits
-    selected = selection.select(splits)
+    selected = selection.select(place.scenes)
     other = None
     messages: dict[str, str] = {}
     if against is None:
@@ -112,7 +111,7 @@ def run(
                 messages[scene_id] = f"this scene failed: {failure}"
     else:
         other = open_place(against)
-        held_there = selection.select(other.splits)
+        held_there = selection.select(other.scenes)
         for scene_id in selected ^ held_there:
             copy = place.name if scene_id in selected else other.name
             messages[scene_id] = f"this scene is in {copy} only"
@@ -147,7 +146,7 @@ def run(
         kind=place.kind,
         scenes=len(checked),
         size_bytes=size_bytes,
-        splits=_count_official(splits, selection),
+        splits=_count_official(place.scenes, selection),
         damaged_scenes=tuple(sorted(damaged - {""})),
         classes=dict(changes.most_common()),
         findings=tuple(sorted(dict.fromkeys(findings))),
@@ -218,11 +217,13 @@ def _count_changes(here: ProcessedScene, there: ProcessedScene) -> Counter[str]:
     return Counter(f"{name} -> {other_name}" for name, other_name in pairs)
 
 
-def _count_official(splits: Mapping[str, str], selection: Selection) -> dict[str, dict[str, int]]:
+def _count_official(
+    scenes: Mapping[str, PlaceScene], selection: Selection
+) -> dict[str, dict[str, int]]:
     """Count the scenes of the official lists, and those of them that a place has, by split."""
     counts = {}
     for split in selection.splits or Split:
         official = official_scenes(split)
-        present = [name for name in official if splits.get(name) == split]
+        present = [name for name in official if name in scenes and scenes[name].split == split]
         counts[str(split)] = {"present": len(present), "official": len(official)}
     return counts

@@ -154,18 +154,17 @@ def open_scenes(
             "name two folders: --pred A --pred B",
         )
     place = open_processed(source)
-    if not place.entries:
+    if not place.scenes:
         raise FileError(place.name, "holds no scenes")
     label_set = parse_label_set(label_set or place.options.label_set)
-    predictions = [find_predictions(each, task, label_set, place.entries) for each in pred_dirs]
+    predictions = [find_predictions(each, task, label_set, place.scenes) for each in pred_dirs]
     scene_ids: list[str]
     if words:
         named = parse_scene_ids(words)
-        splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
-        Selection(scene_ids=named).find(place.name, splits, _HINT_SCENES)
+        Selection(scene_ids=named).find(place.name, place.scenes, _HINT_SCENES)
         scene_ids = [*named]
     else:
-        scene_ids = [*place.entries]
+        scene_ids = [*place.scenes]
         predicted = [
             each for each in scene_ids if all(each in found.paths for found in predictions)
         ]
