@@ -93,7 +93,7 @@ REFUSALS = [
         "gt has no choice of a frame",
     ),
     # Other commands do not take an export.
-    ("process raw -o made", 2, "holds other files than processed scenes"),
+    ("process raw -o made", 2, "is a file, an export or the raw tree"),
     ("unpack a.tar.zst -o made", 1, "holds neither raw nor processed scenes"),
 ]
 

@@ -311,8 +311,8 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
         (["RAW", "--scenes", "Scene0007"], 2, "'Scene0007' is not a scene id"),
         (["RAW", "--scenes", "list.txt"], 2, "write @FILE for a file"),
         (["RAW/scans_test", "--splits", "val"], 2, "has no scenes of val"),
-        (["RAW", "-o", "RAW"], 2, "holds other files than processed scenes"),
-        (["RAW", "-o", "list.txt"], 1, "list.txt/manifest.json: cannot be read: Not a directory"),
+        (["RAW", "-o", "RAW"], 2, "the raw tree, expected a folder for processed"),
+        (["RAW", "-o", "list.txt"], 2, "list.txt: is a file, an export or the raw tree"),
         ([], 1, "error: data/ScanNet: no such folder\nhint: "),
     ],
 )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import Count, Crc32, encode_json, parse_record, to_plain
-from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.errors import FileError
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
     ProcessedScene,
@@ -168,12 +168,9 @@ def read_manifest(
         FileError: It cannot be read, is damaged, or was written by another program or version.
     """
     path = out_dir / MANIFEST_NAME
-    try:
-        return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
-    except MissingFileError:
-        if not may_be_missing:
-            raise
-    return Manifest(ProcessOptions())
+    if may_be_missing and not path.exists():
+        return Manifest(ProcessOptions())
+    return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
 
 
 def check_complete(manifest: Manifest, out_dir: Path) -> None:

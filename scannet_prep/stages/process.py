@@ -90,17 +90,19 @@ def plan(
 
     Raises:
         MissingFileError: There are no raw scenes.
-        UsageError: `out_dir` is the raw tree or an export, or was made with other options or
-            another label map; or there are no scenes of the selected splits.
-        FileError: `out_dir` is not a folder, or its manifest is damaged.
+        UsageError: `out_dir` is a file, an export or the raw tree, or was made with other options
+            or another label map; or there are no scenes of the selected splits.
+        FileError: The manifest of `out_dir` is damaged.
         FileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it
             differs from the release's.
         UnknownSceneError: The selection contradicts itself.
     """
     selection = selection or Selection()
     listing = list_raw(raw_dir)
-    if (out_dir / EXPORT_NAME).exists() or os.path.realpath(out_dir) == os.path.realpath(raw_dir):
-        raise UsageError(f"{out_dir}: holds other files than processed scenes", _HINT_FOLDER)
+    is_raw = os.path.realpath(out_dir) == os.path.realpath(raw_dir)
+    if is_raw or (out_dir / EXPORT_NAME).exists() or out_dir.is_file():
+        problem = "is a file, an export or the raw tree, expected a folder for processed scenes"
+        raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER)
     before = read_manifest(out_dir, may_be_missing=True)
     if not isinstance(options, ProcessOptions):
         options = replace(before.options, **(options or {}))  # type: ignore[arg-type]

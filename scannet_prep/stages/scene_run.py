@@ -188,9 +188,9 @@ def run(
     with run_lock(out_dir):
         if plan.stage.read(out_dir) != plan.before:
             raise OutputError(f"{out_dir}: another run has changed it", _HINT_CHANGED)
-        check_space(out_dir, plan.needed_bytes)
         record = _RunState(plan)
         if plan.tasks:
+            check_space(out_dir, plan.needed_bytes)
             record.save()
         # After the manifest, which shows whose folder this is. Own scenes do not derive from
         # ScanNet.
