@@ -30,9 +30,9 @@ from scannet_prep.processed.scene import (
     SceneMeta,
     SegmentsSource,
 )
-from scannet_prep.raw.files import ScanInfo, Segmentation, read_raw_files
+from scannet_prep.raw.files import ScanInfo, Segmentation, naming_file, read_raw_files
 from scannet_prep.raw.mesh import Mesh
-from scannet_prep.raw.tree import RawScene, naming_file, repair_hint
+from scannet_prep.raw.tree import RawScene, repair_hint
 from scannet_prep.release import files as release
 from scannet_prep.release.files import FileKind
 from scannet_prep.release.irregularities import SceneWarning, WarningKind

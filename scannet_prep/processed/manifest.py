@@ -130,12 +130,12 @@ class Manifest(msgspec.Struct, frozen=True, tag_field="format", tag=_FORMAT):
         """Merge the warnings of all scenes, so that each oddity appears once.
 
         Returns:
-            For each kind and subject, in order of first appearance: the text of the warning, with
+            For each kind and subject, in the order of the scenes: the text of the warning, with
             the counts added up, and the scenes that show it.
         """
         # For each oddity, the count in each scene.
         scene_counts = defaultdict[tuple[WarningKind, str], Counter[str]](Counter)
-        for scene_id, entry in self.scenes.items():
+        for scene_id, entry in sorted(self.scenes.items()):
             for warning in entry.warnings:
                 scene_counts[warning.kind, warning.subject][scene_id] += warning.count
         return [

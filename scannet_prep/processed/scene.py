@@ -258,7 +258,10 @@ def parse_processed(reader: NpzReader) -> ProcessedScene:
     problem = _find_structural_problem(arrays)
     if problem:
         raise FileError(reader.path, problem, DAMAGE_HINT)
-    fields: dict[str, Any] = {_FIELDS.get(key, key): array for key, array in arrays.items()}
+    fields: dict[str, Any] = {}
+    for key, array in arrays.items():
+        name = _FIELDS.get(key, key)
+        fields[name] = array
     return ProcessedScene(**fields, meta=meta)
 
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Fingerprint, decode_text, read_file
-from scannet_prep.errors import ContentError
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.raw.mesh import parse_mesh
 from scannet_prep.raw.sensor_stream import check_sensor_stream
-from scannet_prep.raw.tree import naming_file
+from scannet_prep.raw.tree import repair_hint
 from scannet_prep.raw.zip_file import check_zip
 from scannet_prep.release.files import Content, FileKind
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
@@ -155,9 +155,8 @@ def read_raw_file(
     read_in_pieces = _READERS.get(kind.content)
     if read_in_pieces is not None:
         return read_in_pieces(path, kind.max_bytes)
-    parse = _PARSERS[kind.content]
     data = read_file(path, kind.max_bytes)
-    return parse(data, path)
+    return _parse(kind, data, path)
 
 
 def read_raw_files(
@@ -181,25 +180,43 @@ def read_raw_files(
         inputs[path.name] = Fingerprint.from_bytes(data[kind])
     contents = {}
     for kind, path in paths.items():
-        parse = _PARSERS[kind.content]
-        contents[kind] = parse(data[kind], path)
+        contents[kind] = _parse(kind, data[kind], path)
     return contents, inputs
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Turn a ContentError of the enclosed code into a FileError of this file."""
+    try:
+        yield
+    except ContentError as error:
+        raise FileError(path, error.message, error.hint or repair_hint(path)) from None
+
+
+def _parse(
+    kind: FileKind,
+    data: bytes,
+    path: Path,
+) -> Any:  # noqa: ANN401 - as `read_raw_file`
+    """Parse the content of a file; the errors of its parser name it."""
+    parse = _PARSERS[kind.content]
+    with naming_file(path):
+        return parse(data, path)
 
 
 def _parse_scan_info(data: bytes, path: Path) -> ScanInfo:
     """Parse a scan's metadata.
 
     Raises:
-        FileError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
+        FileError: It is not text.
+        ContentError: It has other lines than `key = value`, or the axis alignment is not 16 finite
             numbers up to a million.
     """
-    text = decode_text(data, path)
-    with naming_file(path):
-        values = _parse_lines(text)
-        scene_type = values.get("sceneType")
-        if "axisAlignment" not in values:
-            return ScanInfo(None, scene_type)
-        axis_alignment = _parse_matrix(values["axisAlignment"])
+    values = _parse_lines(decode_text(data, path))
+    scene_type = values.get("sceneType")
+    if "axisAlignment" not in values:
+        return ScanInfo(None, scene_type)
+    axis_alignment = _parse_matrix(values["axisAlignment"])
     notes = []
     fault = _find_alignment_fault(axis_alignment)
     if fault:
@@ -263,14 +280,14 @@ def _parse_matrix(text: str) -> NDArray[np.float64]:
 
 def _parse_segments(
     data: bytes,
-    path: Path,
+    _: Path,
 ) -> Segmentation:
     """Parse an over-segmentation.
 
     Raises:
-        FileError: It is not a JSON object, or `segIndices` is not a list of ids.
+        ContentError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
-    with _naming_json(data, path):
+    with _parsing_json(data):
         document = _SEGMENTS_DECODER.decode(str(data, "utf-8-sig"))
         values = _parse_ids(bytes(document.segment_ids))
         raw_ids, indices = _number_contiguously(values)
@@ -279,14 +296,14 @@ def _parse_segments(
 
 def _parse_aggregation(
     data: bytes,
-    path: Path,
+    _: Path,
 ) -> Aggregation:
     """Parse annotated groups.
 
     Raises:
-        FileError: It is not a JSON object, or its groups have other types than `Group`.
+        ContentError: It is not a JSON object, or its groups have other types than `Group`.
     """
-    with _naming_json(data, path):
+    with _parsing_json(data):
         document = _GROUPS_DECODER.decode(str(data, "utf-8-sig"))
         return Aggregation(document.scene_id, document.groups)
 
@@ -320,21 +337,17 @@ def _number_contiguously(
 
 
 @contextmanager
-def _naming_json(
-    data: bytes,
-    path: Path,
-) -> Iterator[None]:
-    """Turn errors of the enclosed parser of JSON into a FileError of its file."""
-    with naming_file(path):
-        try:
-            # The parser gets text: msgspec does not check the encoding of values that it ignores.
-            yield
-        except msgspec.ValidationError as error:
-            raise ContentError(f"is damaged: {error}") from None
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            content = describe_beginning(data[:BEGINNING_BYTES]) or "damaged"
-            size = f"it has {len(data):,} bytes"
-            raise ContentError(f"is {content}, expected JSON: {error}; {size}") from None
+def _parsing_json(data: bytes) -> Iterator[None]:
+    """Turn errors of the enclosed parser of JSON into a ContentError."""
+    try:
+        # The parser gets text: msgspec does not check the encoding of values that it ignores.
+        yield
+    except msgspec.ValidationError as error:
+        raise ContentError(f"is damaged: {error}") from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        content = describe_beginning(data[:BEGINNING_BYTES]) or "damaged"
+        size = f"it has {len(data):,} bytes"
+        raise ContentError(f"is {content}, expected JSON: {error}; {size}") from None
 
 
 # Parsers of content and path.

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError
-from scannet_prep.raw.tree import naming_file
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
 
 if TYPE_CHECKING:
@@ -92,35 +91,34 @@ def parse_mesh(
 
     Args:
         data: The content of the file.
-        path: The file.
+        path: The file, from which large parts are mapped.
         has_labels: Whether it is a `labels.ply`.
 
     Raises:
-        FileError: It is damaged, not triangular, lacks coordinates or labels, has colours of
+        ContentError: It is damaged, not triangular, lacks coordinates or labels, has colours of
             another type, or is a `labels.ply` in place of a mesh.
     """
-    with naming_file(path):
-        ply = _read_ply(data, path)
-        if "vertex" not in ply or not ply["vertex"].count or not ply["vertex"].properties:
-            raise ContentError("has no vertices, or vertices without any property")
-        vertices: Vertices = np.asarray(ply["vertex"].data)
-        names = vertices.dtype.names or ()
-        if has_labels is not ("label" in names):
-            raise ContentError(_NO_LABELS if has_labels else _LABELS)
-        positions = _find_positions(vertices)
-        faces = _find_faces(ply, len(vertices))
-        labels = _find_labels(vertices) if has_labels else np.empty(0, np.uint16)
-        color_names = _find_color_names(names)
-        if color_names:
-            colors = _find_colors(vertices, color_names)
-        else:
-            colors = np.full((len(vertices), 3), _GREY, np.uint8)
-        normals = None
-        if not len(faces) and set(_NORMALS).issubset(names):
-            columns = _copy_columns(vertices, _NORMALS, "fi")
-            normals = np.nan_to_num(columns.T, posinf=0, neginf=0)
-        mesh = Mesh(positions, colors, faces, normals, labels)
-        return replace(mesh, notes=tuple(_iter_notes(ply, mesh, color_names)))
+    ply = _read_ply(data, path)
+    if "vertex" not in ply or not ply["vertex"].count or not ply["vertex"].properties:
+        raise ContentError("has no vertices, or vertices without any property")
+    vertices: Vertices = np.asarray(ply["vertex"].data)
+    names = vertices.dtype.names or ()
+    if has_labels is not ("label" in names):
+        raise ContentError(_NO_LABELS if has_labels else _LABELS)
+    positions = _find_positions(vertices)
+    faces = _find_faces(ply, len(vertices))
+    labels = _find_labels(vertices) if has_labels else np.empty(0, np.uint16)
+    color_names = _find_color_names(names)
+    if color_names:
+        colors = _find_colors(vertices, color_names)
+    else:
+        colors = np.full((len(vertices), 3), _GREY, np.uint8)
+    normals = None
+    if not len(faces) and set(_NORMALS).issubset(names):
+        columns = _copy_columns(vertices, _NORMALS, "fi")
+        normals = np.nan_to_num(columns.T, posinf=0, neginf=0)
+    mesh = Mesh(positions, colors, faces, normals, labels)
+    return replace(mesh, notes=tuple(_iter_notes(ply, mesh, color_names)))
 
 
 def _read_ply(
@@ -248,11 +246,12 @@ def _find_colors(
         return colors
     smallest = colors.min()
     largest = colors.max()
+    are_whole = (colors == np.rint(colors)).all()
     scale = 0.0
     # False if one of them is NaN.
     if colors.dtype.kind == "f" and largest <= 1:
         scale = 255
-    elif 1 < largest <= 255 and (colors == np.rint(colors)).all():
+    elif 1 < largest <= 255 and are_whole:
         scale = 1
     elif colors.dtype == np.uint16 and largest > 255:
         scale = 1 / 257
@@ -288,13 +287,14 @@ def _find_faces(
     if len(names) != 1:
         expected = " or ".join(_FACE_LISTS)
         raise ContentError(f"faces have {len(names)} lists {expected}, expected 1")
-    faces: NDArray[Any] = np.asarray(element.data[names[0]])
+    name = names[0]
+    faces: NDArray[Any] = np.asarray(element.data[name])
     if faces.dtype.hasobject:  # plyfile has read row by row
         if {len(vertices) for vertices in faces} != {3}:
             raise ContentError("has faces that are not triangles")
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":
-        problem = f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers"
+        problem = f"faces have {name} as {faces.dtype.name}, expected whole numbers"
         raise ContentError(problem)
     # Columns are copied four times as fast as rows of three.
     columns = np.ascontiguousarray(faces.T)
@@ -314,7 +314,7 @@ def _iter_notes(
     color_names: Sequence[str],
 ) -> Iterator[SceneWarning]:
     """Iterate over what a mesh lacks, and what it has that is not used."""
-    used = {*"xyz", *color_names, "alpha", *_FACE_LISTS}
+    used = {*"xyz", *color_names, "alpha", "label", *_FACE_LISTS}
     if mesh.normals is not None:
         yield SceneWarning(WarningKind.FILE_NORMALS)
         used.update(_NORMALS)

@@ -19,13 +19,12 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import ContentError, FileError, MissingFileError
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.release.files import (
     INFO,
     KINDS,
@@ -125,15 +124,6 @@ def repair_hint(path: Path) -> str:
     return _HINT_RELEASE if is_of_release else _HINT_OWN_FILES
 
 
-@contextmanager
-def naming_file(path: Path) -> Iterator[None]:
-    """Turn a ContentError of the enclosed code into a FileError of this file."""
-    try:
-        yield
-    except ContentError as error:
-        raise FileError(path, error.message, error.hint or repair_hint(path)) from None
-
-
 def list_raw(
     raw_dir: Path,
     *,
@@ -178,7 +168,8 @@ def list_raw(
     for scene_id in sorted(found):
         chosen[scene_id], *others = _order_folders(found[scene_id])
         for other in others:
-            unused[other.directory] += [other.path(kind).name for kind in other.files]
+            paths = map(other.path, other.files)
+            unused[other.directory] += [path.name for path in paths]
     label_maps.sort(key=lambda path: len(path.parts))
     label_maps = label_maps or _find_above(raw_dir)
     for path in label_maps[1:]:
@@ -249,7 +240,8 @@ def _find_in_folder(
             kinds[stem].append(KINDS[match[0]])
         elif RELEASE_ID.fullmatch(name):
             problem = _CLOSED if (folder / name).is_dir() else _NO_FOLDER
-            scenes.append(replace(_locate(name, folder / name), problem=problem))
+            scene = _locate(name, folder / name)
+            scenes.append(replace(scene, problem=problem))
         elif name.lower().endswith((*_SCENE_ENDINGS, ".tsv")) or folder.name in _SCENE_DIRS:
             unused.append(name)
     for name, of_scene in kinds.items():

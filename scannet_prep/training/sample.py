@@ -70,8 +70,7 @@ def sample_from_mesh(
     # Imported here, so that importing the package for training does not load the parsers.
     from scannet_prep.processed.geometry import points_and_normals
     from scannet_prep.processed.make_scene import compute_segments as compute_mesh_segments
-    from scannet_prep.raw.files import read_raw_file
-    from scannet_prep.raw.tree import naming_file
+    from scannet_prep.raw.files import naming_file, read_raw_file
     from scannet_prep.release.files import MESH
 
     label_set = parse_label_set(labels)
