@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import scannet_prep
 from scannet_prep import SCANNET20, SCANNET200
 from scannet_prep.errors import FileError
 from scannet_prep.evaluation.overlaps import InstancePrediction
@@ -51,7 +52,8 @@ def make_scene(label_set, train_ids):
 
 
 def declared_numbering(label_set, task, is_raw):
-    return list_numberings(label_set, task)[int(is_raw)]
+    raw_ids, _, train_ids, *_ = list_numberings(label_set, task)
+    return raw_ids if is_raw else train_ids
 
 
 def check(label_set, ids, scene, task, *, is_raw=False, is_forced=False):
@@ -60,15 +62,15 @@ def check(label_set, ids, scene, task, *, is_raw=False, is_forced=False):
     predictions = SimpleNamespace(task=task, numbering=declared_numbering(label_set, task, is_raw))
     counts = IdCounts(predictions)
     for part in np.array_split(np.arange(len(ids)), 2):
-        prediction, vertices = None, part
+        prediction, vertices = ids[part], part
         if task == "instance":
             # Each mask is one of sixteen vertices: no more are compared with the ground truth.
             masks = np.repeat(np.eye(len(part), dtype=bool), 16, axis=1)
-            prediction, vertices = InstancePrediction(masks, None, None), part.repeat(16)
+            prediction, vertices = InstancePrediction(masks, ids[part], None), part.repeat(16)
         of_part = None
         if scene is not None:
             of_part = SimpleNamespace(**{key: raw[vertices] for key, raw in vars(scene).items()})
-        predictions.read = lambda *_, result=(prediction, ids[part]): result
+        predictions.read = lambda *_, result=prediction: result
         counts.read("", len(vertices), of_part)
     try:
         problem = counts.check(folder, is_submission=scene is None, is_forced=is_forced)
@@ -115,16 +117,12 @@ def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
 
 def follow_hint(hint, ids, named, predicted):
     """Convert ids as a hint says, and check that they become train ids or raw ids."""
-    converted = ids
-    if match := re.search(r": (np.delete.*?\[ids.*?\])", hint):
-        converted = eval(match[1], {"np": np, "ids": ids})
-    elif "subtract 1" in hint:
-        converted = ids - 1
-    elif "add 1" in hint:
-        converted = ids + 1
-    assert f"with --label-set {named.label_set.name.lower()}" in hint
-    is_raw = "save raw ids as .txt" in hint
-    expected = np.array(named.label_set.ids)[predicted] if is_raw else predicted
+    formula, file, label_set = re.search(
+        r"save (.*) as (\.\w+).* with --label-set (\w+)", hint
+    ).groups()
+    converted = eval(formula, {"np": np, "scannet_prep": scannet_prep, "ids": ids})
+    assert label_set == named.label_set.name.lower()
+    expected = np.array(named.label_set.ids)[predicted] if file == ".txt" else predicted
     assert converted.tolist() == expected.tolist(), hint
 
 
@@ -160,8 +158,8 @@ def test_unusual_predictions_are_accepted_if_there_is_ground_truth(label_set, pr
 def test_ids_that_are_no_class_are_refused_with_their_number():
     truth, predicted = draw_classes(SCANNET20, "semantic", 1, 0)
     scene = make_scene(SCANNET20, truth)
-    predicted[:7] = 1000
-    expected = "7 of 50,000 predicted ids are not classes (ScanNet20 train ids): 1000"
+    predicted[:7] = [-100] * 3 + [5003] * 4
+    expected = "7 of 50,000 predicted ids are not classes (ScanNet20 train ids): -100, 5003"
     hint = "check which ids the predictions contain"
     assert check(SCANNET20, predicted, scene, "semantic") == (expected, hint)
     assert check(SCANNET20, predicted, scene, "semantic", is_forced=True) == (expected, "")

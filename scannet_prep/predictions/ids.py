@@ -7,11 +7,12 @@ result is silently wrong. The evidence:
     with ground truth                           another numbering agrees far better
     all predictions of a split, without it      what no network of the task predicts: walls and
                                                 floors among instances; no wall at all, much that
-                                                is unlabeled, or 20 of 200 classes
+                                                is unlabeled, or a tenth of the classes
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,7 @@ import numpy as np
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
 from scannet_prep.evaluation.semantic import SemanticScores
-from scannet_prep.predictions.numberings import (
-    ID_COUNT,
-    UNLABELED_IDS,
-    Numbering,
-    limit_ids,
-    list_numberings,
-)
+from scannet_prep.predictions.numberings import UNLABELED_IDS, Numbering, list_numberings
 from scannet_prep.predictions.reader import Predictions
 from scannet_prep.processed.scene import ProcessedScene
 
@@ -37,6 +32,9 @@ _MIN_GAIN = 0.05
 _MIN_CLASSES = 3
 # One of so many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
+# Without ground truth, more than this share of the classes should occur: if only 20 of the 200
+# classes of ScanNet200 do, the ids are those of ScanNet20.
+_MIN_CLASS_SHARE = 0.1
 _HINT_EVALUATE = "; `scannet-prep evaluate`, with predictions of val, finds the numbering"
 
 
@@ -50,12 +48,15 @@ class IdCounts:
     def __init__(self, predictions: Predictions) -> None:
         self._predictions = predictions
         self._declared = predictions.numbering
-        # Vertices or predicted instances of each id.
-        self._totals = np.zeros(ID_COUNT, np.int64)
+        label_set = self._declared.label_set
+        # Vertices or predicted instances by train id; the last number is for -1.
+        self._counts = np.zeros(len(label_set) + 1, np.int64)
+        # Those of each id that is not a class.
+        self._others: Counter[int] = Counter()
         # The scores of vertices, if their ids are read in each numbering.
         self._readings = [
             (numbering, SemanticScores(numbering.label_set))
-            for numbering in list_numberings(self._declared.label_set, predictions.task)
+            for numbering in list_numberings(label_set, predictions.task)
         ]
 
     def read(
@@ -64,28 +65,40 @@ class IdCounts:
         vertex_count: int,
         scene: ProcessedScene | None = None,
     ) -> Any:  # noqa: ANN401 - by task
-        """Read the prediction of a scene, and count its ids; see `Predictions.read`.
+        """Read the prediction of a scene, and count its ids.
 
         Args:
             scene_id: The scene.
             vertex_count: Number of its vertices.
             scene: The scene with its ground truth; None if there is none.
+
+        Returns:
+            As from `Predictions.read`, with train ids, or -1 for none, instead of ids.
+
+        Raises:
+            FileError: See `Predictions.read`.
         """
-        prediction, ids = self._predictions.read(scene_id, vertex_count)
-        self._totals += np.bincount(limit_ids(ids), minlength=ID_COUNT)
-        if scene is None:
-            return prediction
-        vertices = np.arange(0, vertex_count, _VERTEX_STEP)
-        numbers = vertices
-        if self._predictions.task == "instance":
+        prediction = self._predictions.read(scene_id, vertex_count)
+        is_instance = self._predictions.task == "instance"
+        ids = prediction.labels if is_instance else prediction
+        classes = self._declared.find_classes(ids)
+        np.add.at(self._counts, classes, 1)
+        self._others.update(ids[classes < 0].tolist())
+
+        numbers = vertices = np.arange(0, vertex_count, _VERTEX_STEP)
+        result = classes
+        if is_instance:
             numbers, steps = np.nonzero(prediction.masks[:, ::_VERTEX_STEP])
             vertices = steps * _VERTEX_STEP
+            result = prediction._replace(labels=classes)
+        if scene is None:
+            return result
         for numbering, scores in self._readings:
             label_set = numbering.label_set
             raw_ids = getattr(scene, label_set.raw_ids_key)[vertices]
             truth = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
             scores.add(numbering.find_classes(ids[numbers]), truth)
-        return prediction
+        return result
 
     def check(self, place: Path, *, is_submission: bool = False, is_forced: bool = False) -> str:
         """Check the ids of all predictions after the files have been read.
@@ -102,17 +115,16 @@ class IdCounts:
             FileError: Ids are none of the classes, or have another numbering or label set.
         """
         declared = self._declared
-        found = {number for number in range(-2, ID_COUNT - 2) if self._totals[number]}
         problems = []
-        strays = sorted(found - declared.train_ids.keys() - UNLABELED_IDS)
+        strays = sorted(self._others.keys() - UNLABELED_IDS)
         if strays:
-            count = self._totals[strays].sum()
-            total = self._totals.sum()
+            count = sum(self._others[number] for number in strays)
+            total = self._counts.sum()
             names = list_some([*map(str, strays)])
             problems.append(
                 f"{count:,} of {total:,} predicted ids are not classes ({declared.name}): {names}"
             )
-        best = self._judge(found, problems) if is_submission else self._find_best(problems)
+        best = self._judge(problems) if is_submission else self._find_best(problems)
         problem = "; ".join(problems)
         if is_forced or not problem:
             return problem
@@ -123,11 +135,10 @@ class IdCounts:
             hint += _HINT_EVALUATE
         raise FileError(place, problem, hint)
 
-    def _judge(self, found: set[int], problems: list[str]) -> Numbering:
+    def _judge(self, problems: list[str]) -> Numbering:
         """Find what no network predicts for all scenes of a split.
 
         Args:
-            found: All ids that occur.
             problems: Extended by it.
 
         Returns:
@@ -135,31 +146,24 @@ class IdCounts:
             that occur.
         """
         declared = self._declared
-        totals = self._totals
-        wall, *_ = declared.train_ids
-        walls = totals[wall]
-        unlabeled_ids = UNLABELED_IDS - declared.train_ids.keys()
-        unlabeled = totals[list(unlabeled_ids)].sum()
-        if self._predictions.task == "semantic" and unlabeled >= walls:
+        label_set = declared.label_set
+        is_semantic = self._predictions.task == "semantic"
+        walls, *_, unlabeled = self._counts
+        floors = self._counts[label_set["floor"].train_id]
+        stuff = walls + floors
+        if is_semantic and unlabeled >= walls:
             problems.append(f"{unlabeled:,} vertices are unlabeled, but only {walls:,} are wall")
-        stuff_ids = declared.train_ids.keys() - declared.predicted
-        stuff = totals[list(stuff_ids)].sum()
-        total = totals.sum()
-        if stuff:
+        if stuff and not is_semantic:
+            total = self._counts.sum()
             problems.append(f"{stuff:,} of {total:,} instances are wall or floor")
-
-        def compare(numbering: Numbering) -> tuple[int, bool]:
-            """Count differences. The last classes are rare, but the first one should occur."""
-            # Some networks predict walls and floors as instances, too.
-            ids = (numbering.predicted, numbering.train_ids.keys())
-            differences = min((one ^ found for one in ids), key=len)
-            return len(differences), min(numbering.predicted) in differences
-
+        found = {
+            number for number, train_id in declared.train_ids.items() if self._counts[train_id]
+        }
+        if len(found) <= len(label_set) * _MIN_CLASS_SHARE:
+            problems.append(f"only {len(found)} of {len(label_set)} classes occur")
+        found |= self._others.keys()
         numberings = [numbering for numbering, _ in self._readings]
-        best = min(numberings, key=compare)
-        if best.label_set != declared.label_set and found <= best.train_ids.keys():
-            problems.append(f"all of the {len(found)} ids are {best.name}, too")
-        return best
+        return min(numberings, key=lambda numbering: len(numbering.predicted ^ found))
 
     def _find_best(self, problems: list[str]) -> Numbering:
         """Find the numbering that agrees best with the ground truth.
@@ -173,9 +177,8 @@ class IdCounts:
         best = self._declared
         found = highest = 0.0
         for numbering, scores in self._readings:
-            table = scores.result()
-            agreement = table.means["all"]["over_ground_truth"] or 0.0
-            hits = sum(bool(numbers["iou"]) for numbers in table.classes.values())
+            agreement = scores.result().means["all"]["over_ground_truth"] or 0.0
+            hits = np.count_nonzero(scores.confusion.diagonal())
             if numbering == self._declared:
                 found = agreement
             if agreement > highest and hits >= _MIN_CLASSES:

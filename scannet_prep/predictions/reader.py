@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import open_file, read_file, read_text
+from scannet_prep.base.files import decode_text, open_file, read_file, read_text
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.evaluation.overlaps import InstancePrediction, check_prediction
@@ -55,8 +55,8 @@ class Predictions(NamedTuple):
         missing = sorted(set(scene_ids) - self.paths.keys())
         if not missing:
             return
-        pattern = re.sub("^scene", "*", missing[0])
-        for path in sorted(self.folder.glob(f"{pattern}*")):
+        number = missing[0].removeprefix("scene")
+        for path in sorted(self.folder.glob(f"*{number}*")):
             endings = ", ".join(_ENDINGS[self.task])
             hint = f"did you mean {path.name}? Expected are a scene id and one of {endings}"
         scenes = count_of(len(scene_ids), "scene")
@@ -65,12 +65,8 @@ class Predictions(NamedTuple):
         problem = f"has no {self.task} predictions of {counts}: {names}"
         raise MissingFileError(self.folder, problem, hint)
 
-    def read(
-        self,
-        scene_id: str,
-        vertex_count: int,
-    ) -> tuple[Any, IntArray]:
-        """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
+    def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by task
+        """Read the prediction of a scene.
 
         | task | file | content |
         | --- | --- | --- |
@@ -85,9 +81,8 @@ class Predictions(NamedTuple):
             vertex_count: Number of vertices of the scene.
 
         Returns:
-            The prediction, and its ids as in the file, (V,) or (M,). The prediction is train ids,
-            int64 (V,), or an `InstancePrediction` of arrays, bool, int64 and float64. Ids that are
-            none of the classes become -1 in it.
+            The ids in the file: int64 (V,), or the labels of an `InstancePrediction` of arrays,
+            bool, int64 and float64.
 
         Raises:
             FileError: A file cannot be read, or its content is not as described above.
@@ -96,19 +91,16 @@ class Predictions(NamedTuple):
         try:
             if self.task == "semantic":
                 ids = self._read_vertex_ids(path)
-                ids = check_integers(ids, "prediction", vertex_count)
-                return self.numbering.find_classes(ids), ids
+                return check_integers(ids, "prediction", vertex_count)
             if path.suffix == ".txt":
                 instances = _read_list(path, vertex_count)
             else:
                 # The arrays in the file have the names of the fields: masks, labels, scores.
                 arrays = load_arrays(path, *InstancePrediction._fields)
                 instances = InstancePrediction(*arrays)
-            masks, ids, scores = check_prediction(instances, vertex_count)
+            return InstancePrediction(*check_prediction(instances, vertex_count))
         except ContentError as error:
             raise FileError(path, error.message, error.hint) from None
-        classes = self.numbering.find_classes(ids)
-        return InstancePrediction(masks, classes, scores), ids
 
     def _read_vertex_ids(self, path: Path) -> NDArray[Any]:
         """Read the id of each vertex, (V,), without mapping it to a train id."""
@@ -151,11 +143,10 @@ def find_predictions(
         hint = "pass the folder of the predictions, one file per scene"
         raise MissingFileError(folder, "no such folder", hint)
     paths: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        for ending in _ENDINGS[task]:
+    for ending in _ENDINGS[task]:
+        for path in sorted(folder.glob(f"*{ending}")):
             scene_id = path.name.removesuffix(ending)
-            is_scene = RELEASE_ID.fullmatch(scene_id) or scene_id in processed_ids
-            if scene_id == path.name or not is_scene:
+            if not (RELEASE_ID.fullmatch(scene_id) or scene_id in processed_ids):
                 continue
             if scene_id in paths:
                 other = paths[scene_id].name
@@ -166,7 +157,7 @@ def find_predictions(
     if len(is_raw) > 1:
         problem = "has .txt files, which hold raw ids, and arrays, which hold train ids"
         raise UsageError(f"{folder}: {problem}, expected one of the two", "use two folders")
-    train_ids, raw_ids, *_ = list_numberings(label_set, task)
+    raw_ids, _, train_ids, *_ = list_numberings(label_set, task)
     numbering = raw_ids if True in is_raw else train_ids
     return Predictions(task, numbering, folder, paths)
 
@@ -207,9 +198,7 @@ def read_numbers(path: Path) -> IntArray:
     has_ends = len(digits) > len(ends) and is_end.all()
     if has_ends and digits.max() < 10:
         return digits.astype(np.int64)
-    # What people have not edited needs no search for comments, which takes longer than the rest.
-    is_plain = data.isascii() and b"#" not in data
-    text = data.decode() if is_plain else read_text(path)
+    text = decode_text(data, path)
     try:
         with warnings.catch_warnings():
             # Before NumPy 2.4, it warns, and returns the numbers before the fault.
