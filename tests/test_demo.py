@@ -32,7 +32,7 @@ def test_demo_takes_scenes_through_every_stage(demo):
     assert [*again.json["steps"]][1].endswith(": 0 made, 109 already there")
     assert (demo_dir / "scene.png").read_bytes().startswith(b"\x89PNG")
     assert (demo_dir / "scene.html").read_bytes().startswith(b"<!doc")
-    assert len(FrameFolder(demo_dir / "frames")) == 3
+    assert len(FrameFolder(demo_dir / "frames").scene_ids) == 3
     for name in ("ScanNet", "processed", "scannet.tar.zst", "frames"):
         assert run_main("verify", demo_dir / name).status == 0
     # As in the release, the scenes cannot be stacked.

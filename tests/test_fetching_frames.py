@@ -99,7 +99,7 @@ def test_stream_stays_if_the_frames_have_not_their_sizes(release, own_dir, tmp_p
     out_dir = tmp_path / "out"
     stream = out_dir / f".scannet-prep-streams/{TRAIN}/scans/{TRAIN}/{TRAIN}.sens"
     with monkeypatch.context() as patch:
-        patch.setattr("scannet_prep.stages.frames.have_sizes", lambda *_: False)
+        patch.setattr("scannet_prep.frames.folder.have_sizes", lambda *_: False)
         assert fetch(release, own_dir, out_dir).json["made"] == SCENES
     assert stream.exists()
 

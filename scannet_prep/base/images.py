@@ -76,15 +76,12 @@ def encode_jpeg(image: NDArray[np.uint8]) -> bytes:
     return file.getvalue()
 
 
-def decode_color(
-    data: bytes, size: tuple[int, int], file_format: str = "JPEG"
-) -> NDArray[np.uint8]:
-    """Decode an image in color.
+def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Decode an image in color, JPEG or PNG.
 
     Args:
         data: The file.
         size: The expected width and height.
-        file_format: `JPEG` or `PNG`.
 
     Returns:
         uint8 (H, W, 3), red, green, blue.
@@ -92,7 +89,7 @@ def decode_color(
     Raises:
         ContentError: It is damaged, or has another size.
     """
-    image = _decode(data, size, file_format)
+    image = _decode(data, size, "JPEG", "PNG")
     return np.array(image.convert("RGB"), np.uint8)
 
 
@@ -138,30 +135,24 @@ def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
         raise ContentError(f"is a truncated PNG image of {len(data):,} bytes: it has no end")
 
 
-def resize_color(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+def resize_color(
+    image: NDArray[np.uint8], size: tuple[int, int], cropped: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
     """Resize an image; each new pixel is the mean of the area that it covers.
 
     Args:
         image: uint8 (H, W, 3).
         size: New width and height.
+        cropped: Width and height of its middle, to take only that; None for all of it.
     """
     from PIL import Image
 
-    resized = Image.fromarray(image).resize(size, Image.Resampling.BOX)
-    return np.array(resized, np.uint8)
-
-
-def crop(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Take the middle of an image.
-
-    Args:
-        image: uint8 (H, W, 3).
-        size: New width and height.
-    """
-    width, height = size
-    top = (image.shape[0] - height) // 2
-    left = (image.shape[1] - width) // 2
-    return image[top : top + height, left : left + width]
+    old = Image.fromarray(image)
+    width, height = cropped or old.size
+    left = (old.width - width) // 2
+    top = (old.height - height) // 2
+    box = (left, top, left + width, top + height)
+    return np.array(old.resize(size, Image.Resampling.BOX, box), np.uint8)
 
 
 def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
@@ -188,10 +179,8 @@ def _find_middles(old_count: int, new_count: int) -> NDArray[np.int64]:
     return odd_numbers * old_count // (2 * new_count)
 
 
-def _decode(
-    data: bytes, size: tuple[int, int], file_format: str, *, only_header: bool = False
-) -> Any:  # noqa: ANN401 - an image of Pillow
-    """Decode an image of one format, `JPEG` or `PNG`, or only its header, with Pillow.
+def _decode(data: bytes, size: tuple[int, int], *formats: str, only_header: bool = False) -> Any:  # noqa: ANN401 - an image of Pillow
+    """Decode an image of one of these formats, `JPEG` or `PNG`, or only its header, with Pillow.
 
     Raises:
         ContentError: It is damaged, or has another size.
@@ -204,12 +193,12 @@ def _decode(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             file = io.BytesIO(data)
-            image = Image.open(file, formats=[file_format])
+            image = Image.open(file, formats=formats)
             has_size = image.size == size
             if has_size and not only_header:
                 image.load()
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
-        problem = f"is not a {file_format} image that can be decoded: {error}"
+        problem = f"is not a {formats[0]} image that can be decoded: {error}"
         raise ContentError(problem[:200]) from None
     if not has_size:
         width, height = image.size

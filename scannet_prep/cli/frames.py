@@ -43,7 +43,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, Outcome
@@ -96,6 +95,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     number.add_argument(
         "--frames",
+        type=lambda text: shared.path_argument(text.removeprefix("@")),
         metavar="@FILE",
         help="the frames of a list: on each line, a scene and numbers of frames",
     )
@@ -145,6 +145,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     group.add_argument(
         "--fetch",
         nargs="?",
+        default="",
         const=BASE_URL,
         metavar="URL",
         help="download the stream of each scene, from the ScanNet server or a mirror, and remove "
@@ -158,12 +159,9 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
     resolve_paths(arguments)
     options = {name: value for name in _OPTIONS if (value := getattr(arguments, name)) is not None}
-    listed = None
-    if arguments.frames is not None:
-        listed = frames.read_frame_list(Path(arguments.frames.removeprefix("@")))
     if arguments.at_most is not None:
         options["every"] = 1
-    if arguments.fetch and arguments.dask is None:
+    if arguments.fetch:
         # While one stream is extracted, the next one is downloaded.
         arguments.jobs = min(max(2, shared.jobs_from(arguments)), _MAX_CONNECTIONS)
     plan = frames.plan(
@@ -172,8 +170,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         options,
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
-        listed=listed,
-        base_url=arguments.fetch or "",
+        list_path=arguments.frames,
+        base_url=arguments.fetch,
         processed_dir=arguments.processed,
     )
     if arguments.dry_run and not arguments.fetch:

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Fingerprint, make_directory, writing
+from scannet_prep.base.files import Fingerprint, write_atomically
 from scannet_prep.base.images import (
-    crop,
     encode_jpeg,
     encode_pgm,
     encode_png,
@@ -37,9 +36,8 @@ from scannet_prep.frames.folder import RECORD_NAME, FramesRecord
 from scannet_prep.frames.labels import make_label_image, make_label_table
 from scannet_prep.frames.layouts import LAYOUTS, Layout
 from scannet_prep.frames.options import SOURCE_KINDS, STREAM, FrameOptions
-from scannet_prep.frames.scene_files import SCENE_CONTENTS
+from scannet_prep.frames.scene_files import SCENE_CONTENTS, encode_rows
 from scannet_prep.raw.files import read_raw_file
-from scannet_prep.raw.mesh import Mesh
 from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
@@ -58,7 +56,7 @@ def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dic
     Returns:
         Their sizes in bytes, by name; those that are missing are omitted.
     """
-    paths = [scene.path(kind) for kind in options.find_sources(split)]
+    paths = map(scene.path, options.find_sources(split))
     return {path.name: path.stat().st_size for path in paths if path.exists()}
 
 
@@ -78,8 +76,7 @@ def extract_scene(
         options: The options.
         label_map: The label map, for label images.
         listed: The numbers of the frames to extract, if a list names them.
-        out_dir: The folder of the scene, which is made. No other program uses it, so files are
-            written in place.
+        out_dir: The folder of the scene, which is made.
 
     Returns:
         The record, which is also in the folder.
@@ -91,30 +88,34 @@ def extract_scene(
     # Measured first: if a file is replaced meanwhile, the next run extracts the scene again.
     source_sizes = measure_sources(scene, split, options)
     layout = LAYOUTS[options.layout]
-    contents = options.contents_of(split)
     files: dict[str, Fingerprint] = {}
     without_depth = []
+
+    def write(name: str, value: Any) -> None:  # noqa: ANN401 - bytes, or a value to encode
+        path = out_dir / name
+        data = value if isinstance(value, bytes) else _ENCODERS[path.suffix](value)
+        write_atomically(path, [data])
+        files[name] = Fingerprint.from_bytes(data)
+
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
         numbers, lost = options.select(stream.is_tracked, listed)
-        across_cameras = {"vertices", "depth"} if layout.aligns_depth else {"vertices"}
-        if across_cameras.intersection(contents):
-            _check_cameras(stream)
-        read_mesh = cache(partial(read_raw_file, MESH, scene.path(MESH)))
-        color_camera, depth_camera, makers = _choose_makers(stream, layout, options.size, read_mesh)
+        color_camera, depth_camera = _choose_cameras(stream, layout, options)
+        makers = _choose_makers(scene, stream, layout, color_camera, depth_camera)
+        names = options.names_of(split)
         for content, ids in (("labels", options.label_set), ("instances", "raw")):
-            if content in contents:
+            if content in names:
                 path = scene.path(SOURCE_KINDS[content])
                 archive = stack.enter_context(open_zip(path))
                 table = make_label_table(ids, label_map)
                 makers[content] = partial(make_label_image, archive, path, table, color_camera.size)
         for position, number in enumerate(numbers):
             frame = stream[number]
-            for content in contents:
+            for content, name in names.items():
                 value = makers[content](frame)
                 if content == "depth" and not value.any():
                     without_depth.append(number)
-                _write(out_dir, options.name_of(content, number, position), value, files)
+                write(name.format(number=number, position=position, first=options.first), value)
 
     record = FramesRecord(
         scene_id=scene.scene_id,
@@ -132,42 +133,55 @@ def extract_scene(
     )
     for name, scene_content in layout.of_scene.items():
         value = SCENE_CONTENTS[scene_content](record, scene)
-        _write(out_dir, name.format(first=options.first, scene=scene.scene_id), value, files)
-    _write(out_dir, RECORD_NAME, encode_json(record) + b"\n", files)
+        write(name.format(first=options.first, scene=scene.scene_id), value)
+    write(RECORD_NAME, encode_json(record) + b"\n")
     return record
 
 
-def _choose_makers(
-    stream: SensorStream,
-    layout: Layout,
-    size: tuple[int, int] | None,
-    read_mesh: Callable[[], Mesh],
-) -> tuple[SensorCamera, SensorCamera, dict[str, Callable[[Frame], Any]]]:
-    """Choose what is written of the frames of a stream.
-
-    Returns:
-        The cameras for the images of color and depth that are written; and the functions that make
-        the content of a file from a frame, by content: its bytes, or a value to encode.
+def _choose_cameras(
+    stream: SensorStream, layout: Layout, options: FrameOptions
+) -> tuple[SensorCamera, SensorCamera]:
+    """Choose the cameras for the images of color and depth that are written.
 
     Raises:
-        FileError: The color images are too small for the layout.
+        FileError: The color images are too small for the layout; or pixels of depth and color are
+            compared, and the cameras of the stream are at different places.
     """
-    stored = stream.color_camera
-    if min(stored.size) < layout.crop:
-        width, height = stored.size
-        problem = f"has {width} x {height} pixels of color, too few for a square of {layout.crop}"
-        raise FileError(stream.path, problem, "choose another layout for this scene")
-    cropped = stored.cropped((layout.crop, layout.crop)) if layout.crop else stored
-    depth_camera = stream.depth_camera.resized(size or stream.depth_camera.size)
-    default_size = depth_camera.size if layout.uses_depth_camera else cropped.size
-    color_camera = cropped.resized(size or default_size)
-    read_depth: Callable[[Frame], Any] = Frame.depth
+    color = stream.color_camera
+    depth = stream.depth_camera
+    size = options.size
+    across_cameras = {"vertices", "depth"} if layout.aligns_depth else {"vertices"}
+    is_one_place = np.array_equal(color.extrinsic, depth.extrinsic)
+    if not is_one_place and across_cameras.intersection(options.contents):
+        problem = "its color camera and its depth camera are not at the same place"
+        raise FileError(stream.path, problem, "leave depth and vertices out of --with")
+    if layout.crop:
+        if min(color.size) < min(layout.crop):
+            problem = (
+                f"has {color.size[0]} x {color.size[1]} pixels of color, "
+                f"too few for a square of {layout.crop[0]}"
+            )
+            raise FileError(stream.path, problem, "choose another layout for this scene")
+        color = color.cropped(layout.crop)
     if layout.aligns_depth:
-        depth_camera = color_camera
-        read_depth = partial(_align_depth, color_camera)
+        depth = color
+    if layout.uses_depth_camera:
+        size = depth.size
+    return color.resized(size or color.size), depth.resized(size or depth.size)
+
+
+def _choose_makers(
+    scene: RawScene,
+    stream: SensorStream,
+    layout: Layout,
+    color_camera: SensorCamera,
+    depth_camera: SensorCamera,
+) -> dict[str, Callable[[Frame], Any]]:
+    """Choose the functions that make the content of a file: its bytes, or a value to encode."""
+    read_mesh = cache(partial(read_raw_file, MESH, scene.path(MESH)))
     makers: dict[str, Callable[[Frame], Any]] = {
-        "color": lambda frame: resize_color(crop(frame.color(), cropped.size), color_camera.size),
-        "depth": lambda frame: resize_nearest(read_depth(frame), depth_camera.size),
+        "color": lambda frame: resize_color(frame.color(), color_camera.size, layout.crop),
+        "depth": lambda frame: resize_nearest(frame.depth(), depth_camera.size),
         "pose": lambda frame: frame.pose,
         "vertices": lambda frame: find_vertices(
             read_mesh(), frame.pose, depth_camera, makers["depth"](frame)
@@ -176,60 +190,28 @@ def _choose_makers(
             find_vertices(read_mesh(), frame.pose, color_camera)
         ),
     }
-    if color_camera.size == stored.size and layout.of_frame["color"].endswith(".jpg"):
+    is_copied = color_camera.size == stream.color_camera.size
+    if is_copied and layout.of_frame["color"].endswith(".jpg"):
         makers["color"] = Frame.checked_jpeg
-    if layout.of_frame["depth"].endswith(".npy"):
-        read_resized = makers["depth"]
-        makers["depth"] = lambda frame: read_resized(frame) / _MILLIMETRES
+    if layout.aligns_depth:
+        makers["depth"] = partial(_align_depth, color_camera)
     if layout.uses_depth_camera:
         intrinsics = depth_camera.intrinsic[:3, :3]
         makers["pose"] = lambda frame: {"intrinsics": intrinsics, "pose": frame.pose}
-    return color_camera, depth_camera, makers
-
-
-def _check_cameras(stream: SensorStream) -> None:
-    """Check that a pixel of depth and one of color can look along the same ray.
-
-    Raises:
-        FileError: The cameras of the stream are at different places.
-    """
-    if not np.array_equal(stream.depth_camera.extrinsic, stream.color_camera.extrinsic):
-        problem = "its color camera and its depth camera are not at the same place"
-        raise FileError(stream.path, problem, "leave depth and vertices out of --with")
+    return makers
 
 
 def _align_depth(color: SensorCamera, frame: Frame) -> NDArray[np.uint16]:
     """Take the nearest pixel of depth for each pixel of color; 0 outside of the depth image."""
     depth = frame.stream.depth_camera
+    depth_from_color = depth.intrinsic @ np.linalg.inv(color.intrinsic.astype(np.float64))
     nearest = []
     for axis in (1, 0):
-        scale = depth.intrinsic[axis, axis] / color.intrinsic[axis, axis]
-        offsets = np.arange(color.size[axis]) - color.intrinsic[axis, 2]
-        found = np.rint(offsets * scale + depth.intrinsic[axis, 2])
+        found = np.arange(color.size[axis]) * depth_from_color[axis, axis]
+        found = np.rint(found + depth_from_color[axis, 2])
         # Around the image, there is a border of 0.
         nearest.append(found.clip(-1, depth.size[axis]).astype(int) + 1)
-    aligned: NDArray[np.uint16] = np.pad(frame.depth(), 1)[np.ix_(*nearest)]
-    return aligned
-
-
-def _write(out_dir: Path, name: str, value: Any, files: dict[str, Fingerprint]) -> None:  # noqa: ANN401 - see `_encode`
-    """Write a file, and record its fingerprint.
-
-    Args:
-        out_dir: The folder of the scene.
-        name: The name of the file, whose ending selects its encoding.
-        value: The content: bytes, or a value to encode.
-        files: The fingerprints of all files, by name.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    path = out_dir / name
-    data = value if isinstance(value, bytes) else _ENCODERS[path.suffix](value)
-    make_directory(path.parent)
-    with writing(path):
-        path.write_bytes(data)
-    files[name] = Fingerprint.from_bytes(data)
+    return np.pad(frame.depth(), 1)[np.ix_(*nearest)]
 
 
 def _save(save: Callable[[io.BytesIO, Any], None], value: Any) -> bytes:  # noqa: ANN401 - arrays
@@ -244,9 +226,11 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     ".jpg": encode_jpeg,
     ".png": partial(encode_png, level=_PNG_LEVEL),
     ".pgm": encode_pgm,
-    # As the official reader does.
-    ".txt": partial(_save, partial(np.savetxt, fmt="%f")),
-    ".npy": partial(_save, np.save),
+    ".txt": encode_rows,
+    # Depth is in metres there.
+    ".npy": lambda array: _save(
+        np.save, array / _MILLIMETRES if array.dtype == np.uint16 else array
+    ),
     ".npz": partial(_save, lambda file, arrays: np.savez(file, **arrays)),
     ".json": encode_json,
 }

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive.format import Archive, open_archive
-from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.files import Fingerprint, have_sizes, read_file
 from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.json import Count, encode_json, parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
-    ContentError,
     FileError,
     MissingFileError,
     UnknownSceneError,
@@ -84,9 +83,7 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
 
     def __post_init__(self) -> None:
         """Check that each frame has a pose."""
-        expected = 64 * len(self.frames)
-        if len(self.poses) != expected:
-            raise ContentError(f"poses have {len(self.poses):,} bytes, expected {expected:,}")
+        self.read_poses()
 
     def __eq__(self, other: object) -> bool:
         """Whether their files have the same content."""
@@ -94,26 +91,23 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
 
     def read_poses(self) -> NDArray[np.float32]:
         """Return the poses of the extracted frames, float32 (N, 4, 4), scan <- camera, metres."""
-        return np.frombuffer(self.poses, "<f4").reshape(-1, 4, 4)
+        return np.frombuffer(self.poses, "<f4").reshape(len(self.frames), 4, 4)
 
-    @property
-    def size_bytes(self) -> int:
-        """The size of all files."""
-        return sum(fingerprint.size_bytes for fingerprint in self.files.values())
-
-
-def _to_matrix(_: object, rows: Any) -> NDArray[np.float32]:  # noqa: ANN401 - any JSON
-    """Make a matrix of a camera, (4, 4)."""
-    return np.array(rows, np.float32).reshape(4, 4)
+    def has_files(self, folder: Path) -> bool:
+        """Whether the files of the scene are in a folder, and have their sizes."""
+        sizes = {name: fingerprint.size_bytes for name, fingerprint in self.files.items()}
+        return have_sizes(folder, sizes)
 
 
-_DECODER = msgspec.json.Decoder(FramesRecord, dec_hook=_to_matrix)
+_DECODER = msgspec.json.Decoder(
+    FramesRecord, dec_hook=lambda _, rows: np.array(rows, np.float32).reshape(4, 4)
+)
 
 
 def find_records(path: Path) -> dict[str, Path]:
     """Find the records of the scenes of a folder, by scene, sorted; none is opened."""
     # Folders that are not finished are hidden. A layout may have a folder above those of scenes.
-    paths = {*path.glob(f"[!.]*/{RECORD_NAME}"), *path.glob(f"[!.]*/*/{RECORD_NAME}")}
+    paths = [*path.glob(f"[!.]*/{RECORD_NAME}"), *path.glob(f"[!.]*/*/{RECORD_NAME}")]
     return {path.parent.name: path for path in sorted(paths)}
 
 
@@ -126,11 +120,7 @@ def read_record(path: Path) -> FramesRecord:
     Raises:
         FileError: It cannot be read, or is damaged.
     """
-    return _parse(read_file(path), path)
-
-
-def _parse(data: bytes, path: Path) -> FramesRecord:
-    return parse_record(data, path, _DECODER, _HINT_DAMAGED)
+    return parse_record(read_file(path), path, _DECODER, _HINT_DAMAGED)
 
 
 class FrameFolder:
@@ -167,10 +157,6 @@ class FrameFolder:
             )
         self.scene_ids = tuple(self._folders)
 
-    def __len__(self) -> int:
-        """Return the number of scenes."""
-        return len(self.scene_ids)
-
     def __iter__(self) -> Iterator[SceneFrames]:
         """Iterate over the scenes."""
         return map(self.__getitem__, self.scene_ids)
@@ -182,15 +168,14 @@ class FrameFolder:
             UnknownSceneError: The folder does not hold the scene.
             FileError: Its record is damaged.
         """
-        folder = self._folders.get(scene_id)
-        if folder is None:
+        if scene_id not in self._folders:
             raise UnknownSceneError(
                 f"{self.path}: has no scene {scene_id}; it has {list_some(self.scene_ids)}"
             )
-        return SceneFrames(folder, self._archive)
+        return SceneFrames(self._folders[scene_id], self._archive)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ExtractedFrame:
     """One extracted frame. Its images are read when they are used.
 
@@ -198,17 +183,13 @@ class ExtractedFrame:
         scene: The frames of its scene.
         position: Its position among them.
         number: Its number in the stream.
+        pose: The pose, float32 (4, 4), scan <- camera, metres.
     """
 
     scene: SceneFrames
     position: int
     number: int
-
-    @property
-    def pose(self) -> NDArray[np.float32]:
-        """The pose, float32 (4, 4), scan <- camera, metres."""
-        pose: NDArray[np.float32] = self.scene.poses[self.position]
-        return pose
+    pose: NDArray[np.float32]
 
     def find(self, content: FrameContent) -> Path:
         """Return the path of a file; in an archive, a name for messages.
@@ -238,23 +219,27 @@ class ExtractedFrame:
         """
         name = self._name_of(content)
         data = self.scene.read_file(name)
-        camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
+        record = self.scene.record
         try:
             if name.endswith(".npy"):
-                values = np.asarray(np.lib.format.read_array(io.BytesIO(data)))
+                values = np.lib.format.read_array(io.BytesIO(data))
                 return np.rint(1000 * values).astype(np.uint16) if content == "depth" else values
-            if content != "color":
-                return decode_gray(data, camera.size)
-            return decode_color(data, camera.size, "PNG" if name.endswith(".png") else "JPEG")
+            if content == "color":
+                return decode_color(data, record.color_camera.size)
+            camera = record.depth_camera if content == "depth" else record.color_camera
+            return decode_gray(data, camera.size)
         except Exception as error:  # noqa: BLE001 - damaged arrays make NumPy raise any error
             problem = getattr(error, "message", str(error))
             raise FileError(self.scene.path / name, problem, _HINT_VERIFY) from None
 
     def _name_of(self, content: FrameContent) -> str:
-        record = self.scene.record
-        if content not in record.options.contents_of(record.split):
+        options = self.scene.record.options
+        names = options.names_of(self.scene.record.split)
+        if content not in names:
             raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
-        return record.options.name_of(content, self.number, self.position)
+        return names[content].format(
+            number=self.number, position=self.position, first=options.first
+        )
 
 
 class SceneFrames(Sequence[ExtractedFrame]):
@@ -283,7 +268,8 @@ class SceneFrames(Sequence[ExtractedFrame]):
         self._archive = archive
         # In the order of an archive.
         self._names = [RECORD_NAME]
-        self.record = _parse(self.read_file(RECORD_NAME), path / RECORD_NAME)
+        data = self.read_file(RECORD_NAME)
+        self.record = parse_record(data, path / RECORD_NAME, _DECODER, _HINT_DAMAGED)
         self._names += self.record.files
         self.color_camera = self.record.color_camera
         self.depth_camera = self.record.depth_camera
@@ -314,4 +300,5 @@ class SceneFrames(Sequence[ExtractedFrame]):
             IndexError: There are fewer frames.
         """
         position = range(len(self))[position]
-        return ExtractedFrame(self, position, self.record.frames[position])
+        number = self.record.frames[position]
+        return ExtractedFrame(self, position, number, self.poses[position])

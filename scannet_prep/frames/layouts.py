@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from scannet_prep.errors import UsageError
+
 FrameContent: TypeAlias = Literal[
     "color", "depth", "pose", "labels", "instances", "vertices", "correspondences"
 ]
@@ -30,8 +32,8 @@ class Layout:
         defaults: The options that are not those of `FrameOptions` by default.
         fixed: The options that cannot be chosen: with any other value, readers would stop, or take
             one frame for another.
-        crop: Width and height of the square in the middle of color images that is taken; 0 for all
-            of an image.
+        crop: Width and height of the middle of color images, which is taken; None for all of an
+            image.
         aligns_depth: Whether depth images have the pixels of the color camera.
         uses_depth_camera: Whether color images have the size of the depth camera, and the file of a
             pose has its intrinsics, too.
@@ -42,7 +44,7 @@ class Layout:
     folder: str = "{scene}"
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    crop: int = 0
+    crop: tuple[int, int] | None = None
     aligns_depth: bool = False
     uses_depth_camera: bool = False
 
@@ -200,7 +202,18 @@ LAYOUTS = {
         of_scene={"cameras.npz": "projections"},
         defaults={"every": 10},
         fixed={"size": (384, 384), "keeps_lost": False},
-        crop=768,
+        crop=(768, 768),
         aligns_depth=True,
     ),
 }
+
+
+def find_layout(name: str) -> Layout:
+    """Find a layout by its name.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    if name not in LAYOUTS:
+        raise UsageError(f"{name!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
+    return LAYOUTS[name]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.json import to_plain
 from scannet_prep.errors import UsageError
-from scannet_prep.frames.layouts import LAYOUTS, FrameContent, Layout
+from scannet_prep.frames.layouts import LAYOUTS, FrameContent, find_layout
 from scannet_prep.release.files import INFO, KINDS, MESH, SPLIT_DIRS, FileKind
 from scannet_prep.release.scenes import Split
 
@@ -72,12 +72,12 @@ class FrameOptions:
         Raises:
             UsageError: There is no such layout.
         """
-        chosen = _find_layout(layout)
+        chosen = find_layout(layout)
         return cls(layout=layout, **{**chosen.fixed, **chosen.defaults, **options})
 
     def __post_init__(self) -> None:
         """Check the options, and sort the contents as the layout does."""
-        layout = _find_layout(self.layout)
+        layout = find_layout(self.layout)
         for content in self.contents:
             if content not in layout.of_frame:
                 problem = f"the layout {self.layout} has no place for {content}"
@@ -95,20 +95,18 @@ class FrameOptions:
     def text(self) -> str:
         """The options in words; those that are not used are left out."""
         options = to_plain(self)
-        for name, separator in (("size", "x"), ("contents", " ")):
-            options[name] = separator.join(map(str, options[name] or ()))
+        options["size"] = "x".join(map(str, self.size or ()))
+        options["contents"] = " ".join(self.contents)
         return ", ".join(f"{name}: {value}" for name, value in options.items() if value)
 
-    @property
-    def has_points(self) -> bool:
-        """Whether the layout has start points."""
-        return "points" in LAYOUTS[self.layout].of_scene.values()
-
-    def contents_of(self, split: Split) -> tuple[FrameContent, ...]:
-        """Return what is written of the scenes of a split: those of test have no 2D labels."""
-        return tuple(
-            name for name in self.contents if split in SOURCE_KINDS.get(name, STREAM).splits
-        )
+    def names_of(self, split: Split) -> dict[FrameContent, str]:
+        """Return the names of the files of a frame, by content; test scenes have no 2D labels."""
+        names = LAYOUTS[self.layout].of_frame
+        return {
+            content: names[content]
+            for content in self.contents
+            if split in SOURCE_KINDS.get(content, STREAM).splits
+        }
 
     def folder_of(self, scene_id: str, split: Split) -> str:
         """Return the folder of a scene in the output folder."""
@@ -116,20 +114,9 @@ class FrameOptions:
         folder = LAYOUTS[self.layout].folder
         return folder.format(scene=scene_id, scans=SPLIT_DIRS[split], split=split, part=part)
 
-    def name_of(self, content: FrameContent, number: int, position: int) -> str:
-        """Return the name of the file of a frame in the folder of its scene.
-
-        Args:
-            content: Its content.
-            number: The number of the frame in the stream.
-            position: Its position among the frames that are extracted.
-        """
-        name = LAYOUTS[self.layout].of_frame[content]
-        return name.format(number=number, position=position, first=self.first)
-
     def find_sources(self, split: Split) -> list[FileKind]:
         """Return the kinds of the files that scenes of a split are extracted from."""
-        contents = (*self.contents_of(split), *LAYOUTS[self.layout].of_scene.values())
+        contents = (*self.names_of(split), *LAYOUTS[self.layout].of_scene.values())
         kinds = [SOURCE_KINDS.get(content, STREAM) for content in contents]
         return [*dict.fromkeys([STREAM, *kinds])]
 
@@ -149,29 +136,18 @@ class FrameOptions:
         Raises:
             UsageError: The stream does not have a frame that is listed.
         """
-        numbers = np.arange(0, len(is_tracked), self.every)
-        if self.first is not None:
-            # Programs that take every third frame round the number of frames down.
-            numbers = numbers[: min(self.first, len(is_tracked) // self.every)]
-        if listed is not None:
-            numbers = np.array(listed)
-            missing = numbers[numbers >= len(is_tracked)]
-            if len(missing):
-                problem = f"has no frame {missing[0]}, only {len(is_tracked):,} frames"
+        count = len(is_tracked)
+        # Programs that take every third frame round the number of frames down.
+        end = count if self.first is None else count - count % self.every
+        chosen = listed or range(0, end, self.every)[: self.first]
+        for number in chosen:
+            if number >= count:
+                problem = f"has no frame {number}, only {count:,} frames"
                 raise UsageError(problem, "correct the list of --frames")
-        lost = numbers[~is_tracked[numbers]]
-        if not self.keeps_lost:
-            numbers = numbers[is_tracked[numbers]]
-        if self.at_most is not None and self.at_most < len(numbers):
-            # Evenly spaced.
-            numbers = numbers[np.arange(self.at_most) * len(numbers) // self.at_most]
-        if self.keeps_lost:
-            lost = np.intersect1d(lost, numbers)
-        return tuple(numbers.tolist()), tuple(lost.tolist())
-
-
-def _find_layout(name: str) -> Layout:
-    """Find a layout; see `of_layout`."""
-    if name not in LAYOUTS:
-        raise UsageError(f"{name!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
-    return LAYOUTS[name]
+        kept = [number for number in chosen if self.keeps_lost or is_tracked[number]]
+        # Evenly spaced.
+        kept_count = min(self.at_most or count, len(kept))
+        kept = [kept[index * len(kept) // kept_count] for index in range(kept_count)]
+        searched = kept if self.keeps_lost else chosen
+        lost = [number for number in searched if not is_tracked[number]]
+        return tuple(kept), tuple(lost)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import io
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.files import read_file
 from scannet_prep.frames.folder import FramesRecord
-from scannet_prep.frames.layouts import LAYOUTS
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.raw.files import read_raw_file
@@ -21,7 +21,6 @@ from scannet_prep.release.files import INFO, MESH
 _HALF_PIXEL = 0.5
 # In metres, around the cameras of MonoSDF.
 _FREE_SPACE = 1.5
-_POINT = np.dtype([("position", "<f4", 3), ("normal", "<f4", 3), ("color", "u1", 3)])
 _PLY_HEADER = """\
 ply
 format binary_little_endian 1.0
@@ -37,7 +36,6 @@ property uchar green
 property uchar blue
 end_header
 """
-
 _STREAM_INFO = """\
 m_versionNumber = 4
 m_sensorName = {record.sensor}
@@ -52,11 +50,18 @@ m_calibrationDepthIntrinsic = {matrices[2]}
 m_calibrationDepthExtrinsic = {matrices[3]}
 m_frames.size = {count}
 """
+_COLMAP_CAMERA = "1 PINHOLE {w} {h} {fl_x} {fl_y} {cx} {cy}\n"
+# Index, quaternion, position, camera, name; and the points of the image: none.
+_COLMAP_IMAGE = "%d %s %s %s %s %s %s %s 1 %06d.jpg\n"
+# Index, position, color, error; no image has matched it.
+_COLMAP_POINT = "%d %s %s %s %d %d %d 0"
 
 
-def _join_lines(rows: Iterable[Iterable[object]]) -> bytes:
-    """Join the words of lines."""
-    return "".join(" ".join(map(str, row)) + "\n" for row in rows).encode()
+def encode_rows(rows: ArrayLike, line: str = "%f") -> bytes:
+    """Encode numbers as lines of text, by default as the official reader does."""
+    file = io.BytesIO()
+    np.savetxt(file, rows, line)
+    return file.getvalue()
 
 
 def _find_pinhole(record: FramesRecord) -> dict[str, float]:
@@ -73,41 +78,30 @@ def _find_pinhole(record: FramesRecord) -> dict[str, float]:
     }
 
 
-def _encode_colmap_camera(record: FramesRecord, _: RawScene) -> bytes:
-    return _join_lines([[1, "PINHOLE", *_find_pinhole(record).values()]])
-
-
 def _encode_colmap_images(record: FramesRecord, _: RawScene) -> bytes:
-    """Encode the pose of each image; the line of its points stays empty."""
-    lines: list[list[object]] = []
-    poses = record.read_poses().astype(np.float64)
-    for number, camera_from_scan in zip(record.frames, np.linalg.inv(poses), strict=True):
-        name = f"{number:06}.jpg"
-        quaternion = _find_quaternion(camera_from_scan[:3, :3])
-        position = camera_from_scan[:3, 3]
-        lines += [[len(lines) // 2 + 1, *quaternion, *position, 1, name], []]
-    return _join_lines(lines)
+    """Encode the pose of each image."""
+    poses = np.linalg.inv(record.read_poses().astype(np.float64))
+    rows = [
+        [index, *_find_quaternion(pose[:3, :3]), *pose[:3, 3], number]
+        for index, (number, pose) in enumerate(zip(record.frames, poses, strict=True), start=1)
+    ]
+    return encode_rows(np.reshape(rows, (-1, 9)), _COLMAP_IMAGE)
 
 
 def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     """Find the unit quaternion of a rotation: w, x, y, z."""
-    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = rotation
-    # Four times the products of its numbers with each other: each row is a multiple of it.
-    products = np.array(
-        [
-            [1 + xx + yy + zz, zy - yz, xz - zx, yx - xy],
-            [zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx],
-            [xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy],
-            [yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz],
-        ]
-    )
-    row = products[products.diagonal().argmax()]
-    return np.asarray(row / np.linalg.norm(row))
+    # It is the eigenvector of the largest eigenvalue of this matrix, whose lower half is read.
+    matrix = np.eye(4) * np.trace(rotation)
+    # The sum of the cross products is twice the axis, times the sine of the angle.
+    matrix[1:, 0] = np.cross(np.eye(3), rotation.T).sum(axis=0)
+    matrix[1:, 1:] = rotation + rotation.T - matrix[1:, 1:]
+    _, vectors = np.linalg.eigh(matrix)
+    return np.asarray(vectors[:, -1])
 
 
 def _read_vertices(scene: RawScene) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     """Read vertices in the frame of the scan, as poses are, and their colors."""
-    if scene.processed is None:
+    if scene.processed is None or not scene.processed.exists():
         mesh = read_raw_file(MESH, scene.path(MESH))
         return mesh.positions, mesh.colors
     processed = read_processed(scene.processed)
@@ -119,33 +113,31 @@ def _read_vertices(scene: RawScene) -> tuple[NDArray[Any], NDArray[np.uint8]]:
 
 
 def _encode_colmap_points(_: FramesRecord, scene: RawScene) -> bytes:
-    """Encode the vertices of the scan, which no image has matched."""
-    points = zip(*(values.tolist() for values in _read_vertices(scene)), strict=True)
-    return _join_lines(
-        [index, *position, *color, 0] for index, (position, color) in enumerate(points, start=1)
-    )
+    """Encode the vertices of the scan."""
+    positions, colors = _read_vertices(scene)
+    indices = np.arange(1, len(positions) + 1)
+    return encode_rows(np.column_stack([indices, positions, colors]), _COLMAP_POINT)
 
 
 def _encode_points(_: FramesRecord, scene: RawScene) -> bytes:
     """Encode the vertices of the scan as PLY, with normals of 0, which readers expect."""
     positions, colors = _read_vertices(scene)
-    points = np.zeros(len(positions), _POINT)
-    points["position"] = positions
-    points["color"] = colors
-    return _PLY_HEADER.format(count=len(points)).encode() + points.tobytes()
+    numbers = np.hstack([positions, np.zeros_like(positions)])
+    numbers = np.ascontiguousarray(numbers, "<f4")
+    rows = np.hstack([numbers.view(np.uint8), colors])
+    return _PLY_HEADER.format(count=len(rows)).encode() + rows.tobytes()
 
 
 def _make_transforms(record: FramesRecord, _: RawScene) -> dict[str, Any]:
     """Collect cameras and poses for nerfstudio, whose cameras look along -z, with y up."""
     poses = record.read_poses().copy()
     poses[:, :3, 1:3] *= -1
-    names = LAYOUTS[record.options.layout].of_frame
+    keys = {"color": "file_path", "depth": "depth_file_path"}
+    names = record.options.names_of(record.split)
     frames = []
-    for number, pose in zip(record.frames, poses, strict=True):
-        frame = {"file_path": names["color"].format(number=number)}
-        if "depth" in record.options.contents:
-            frame["depth_file_path"] = names["depth"].format(number=number)
-        frames.append(frame | {"transform_matrix": pose.tolist()})
+    for number, pose in zip(record.frames, poses.tolist(), strict=True):
+        paths = {keys[content]: name.format(number=number) for content, name in names.items()}
+        frames.append({**paths, "transform_matrix": pose})
     return {
         "camera_model": "PINHOLE",
         **_find_pinhole(record),
@@ -170,12 +162,12 @@ def _make_projections(record: FramesRecord, _: RawScene) -> dict[str, NDArray[An
     centers = poses[:, :3, 3]
     low = centers.min(axis=0, initial=np.inf)
     high = centers.max(axis=0, initial=-np.inf)
-    # scan <- unit
-    scale = np.diag([*[(high - low).max() / 2 + _FREE_SPACE] * 3, 1])
-    scale[:3, 3] = (low + high) / 2
+    scan_from_unit = np.eye(4)
+    scan_from_unit[:3] *= (high - low).max() / 2 + _FREE_SPACE
+    scan_from_unit[:3, 3] = (low + high) / 2
     matrices = {}
     for position, camera_from_scan in enumerate(np.linalg.inv(poses)):
-        matrices[f"scale_mat_{position}"] = scale.astype(np.float32)
+        matrices[f"scale_mat_{position}"] = scan_from_unit.astype(np.float32)
         matrices[f"world_mat_{position}"] = record.color_camera.intrinsic @ camera_from_scan
     return matrices
 
@@ -187,7 +179,7 @@ SCENE_CONTENTS: Mapping[str, Callable[[FramesRecord, RawScene], Any]] = {
     "extrinsic_depth": lambda record, _: record.depth_camera.extrinsic,
     # A line each.
     "poses": lambda record, _: record.read_poses().reshape(-1, 16),
-    "colmap_camera": _encode_colmap_camera,
+    "colmap_camera": lambda record, _: _COLMAP_CAMERA.format(**_find_pinhole(record)).encode(),
     "colmap_images": _encode_colmap_images,
     "colmap_points": _encode_colmap_points,
     "points": _encode_points,

@@ -181,7 +181,8 @@ class Frames(Place):
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
                 record = read_record(path)
-                scenes[scene_id] = PlaceScene(record.split, 0, record.size_bytes)
+                size_bytes = sum(file.size_bytes for file in record.files.values())
+                scenes[scene_id] = PlaceScene(record.split, 0, size_bytes)
                 self._frame_count += len(record.frames)
                 self._options.add(record.options.text)
         self.name = str(folder)

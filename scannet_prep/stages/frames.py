@@ -19,19 +19,18 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from scannet_prep.base.files import Fingerprint, have_sizes, make_directory
+from scannet_prep.base.files import Fingerprint, make_directory
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.json import encode_json
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,
@@ -48,18 +47,18 @@ from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
-from scannet_prep.release.scenes import SCENE_ID, Split, official_splits, read_scene_list
+from scannet_prep.release.scenes import official_splits, read_scene_list
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, SceneTask, Stage, run
 from scannet_prep.stages.selection import Selection, select_scenes
 
-__all__ = ["count", "plan", "read_frame_list", "run"]
+__all__ = ["count", "plan", "run"]
 
 FrameList: TypeAlias = Mapping[str, Sequence[int]]
 """The numbers of frames by scene, ascending."""
 
 # No stream has a frame of ten digits.
-_NUMBER = re.compile(r"[0-9]{1,9}")
+_LISTED = re.compile(r"\S+(\s+[0-9]{1,9})+")
 _STREAMS_NAME = ".scannet-prep-streams"
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_STREAMS = (
@@ -68,8 +67,7 @@ _HINT_STREAMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FramesContext:
+class FramesContext(NamedTuple):
     """What all tasks of a run share.
 
     Attributes:
@@ -95,25 +93,6 @@ class FramesManifest(msgspec.Struct, frozen=True):
     unfinished: tuple[str, ...] = ()
 
 
-def read_frame_list(path: Path) -> FrameList:
-    """Read a list of frames: on each line, a scene and numbers of frames.
-
-    Returns:
-        The numbers by scene, ascending.
-
-    Raises:
-        FileError: It cannot be read, it names nothing, or a line is something else.
-    """
-    frames: dict[str, set[int]] = {}
-    for line in read_scene_list(path):
-        name, *words = line.split()
-        if not (SCENE_ID.fullmatch(name) and words and all(map(_NUMBER.fullmatch, words))):
-            problem = f"{line!r:.80} is not a scene and numbers of frames"
-            raise FileError(path, problem, "a line looks like: scene0707_00 15 30")
-        frames.setdefault(name, set()).update(map(int, words))
-    return {name: sorted(numbers) for name, numbers in frames.items()}
-
-
 def plan(
     raw_dir: Path,
     out_dir: Path,
@@ -121,7 +100,7 @@ def plan(
     *,
     selection: Selection | None = None,
     is_forced: bool = False,
-    listed: FrameList | None = None,
+    list_path: Path | None = None,
     base_url: str = "",
     processed_dir: Path | None = None,
 ) -> RunPlan:
@@ -133,8 +112,8 @@ def plan(
         options: The fields of `FrameOptions` that are chosen; the others are those of the folder.
         selection: The scenes; by default all that have a sensor stream.
         is_forced: Make scenes again even if they are up to date.
-        listed: The numbers of the frames of each scene, from `read_frame_list`; other scenes are
-            not selected.
+        list_path: A list of the frames to extract, which selects their scenes: on each line, a
+            scene and numbers of frames.
         base_url: Fetch each stream from this server, and remove it when its frames are complete.
             From the raw tree, only the record of the accepted terms is used.
         processed_dir: The processed scenes, for layouts with start points; a scene that is not
@@ -144,58 +123,58 @@ def plan(
         UsageError: The options contradict each other or those of the folder, the folder is the raw
             tree, both the selection and the list name scenes, or the terms are not accepted.
         MissingFileError: There is no raw tree, or no selected scene has a sensor stream.
-        FileError: A folder, a record or the label map cannot be read.
+        FileError: A folder, a record, the list or the label map cannot be read.
         UnknownSceneError: A named scene does not exist.
     """
-    listed = listed or {}
     selection = selection or Selection()
+    listed = _read_frame_list(list_path) if list_path else {}
+    if listed and selection.scene_ids is not None:
+        raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
     if listed:
-        if selection.scene_ids is not None:
-            raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
         selection = replace(selection, scene_ids=tuple(listed))
-    if base_url:
-        from scannet_prep.stages.download import check_terms
-
-        check_terms(raw_dir)
-        listing = RawListing(_place_streams(out_dir), None, {}, ())
-    else:
-        listing = list_raw(raw_dir)
-    scenes = listing.scenes
+    listing = _list_streams(raw_dir, out_dir) if base_url else list_raw(raw_dir)
     label_map = label_map_at(listing.label_map)
     if os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
     before = _read_manifest(out_dir)
-    chosen = _choose_options(options or {}, label_map, listed, out_dir, before)
+    chosen = _choose_options(options or {}, label_map, list_path, out_dir, before)
 
     # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
     # a stream may have been removed to free the disk.
+    wanted = {*before.scenes, *(selection.scene_ids or ())}
     available = {
         scene_id: scene.split
-        for scene_id, scene in scenes.items()
-        if STREAM in scene.files or scene_id in before.scenes or selection.scene_ids is not None
+        for scene_id, scene in listing.scenes.items()
+        if STREAM in scene.files or scene_id in wanted
     }
-    previous = {name: record.split for name, record in before.scenes.items()}
+    previous = {scene_id: record.split for scene_id, record in before.scenes.items()}
     selected, failures = select_scenes(available, selection, raw_dir, previous)
+    if not selected and not failures:
+        problem = "no selected scene has a sensor stream (.sens)"
+        raise MissingFileError(raw_dir, problem, _HINT_STREAMS)
     tasks = []
     kept = []
     for scene_id, split in selected:
-        scene = _use_processed(scenes[scene_id], split, processed_dir)
+        scene = listing.scenes[scene_id]
+        if processed_dir:
+            scene = replace(scene, processed=processed_path(processed_dir, split, scene_id))
         task = SceneTask(scene, split, out_dir / chosen.folder_of(scene_id, split))
         reason = _find_reason(task, before.scenes.get(scene_id), chosen)
         if reason or is_forced:
             tasks.append(replace(task, reason=reason or "--force"))
         else:
             kept.append(scene_id)
-    if not selected and not failures:
-        problem = "no selected scene has a sensor stream (.sens)"
-        raise MissingFileError(raw_dir, problem, _HINT_STREAMS)
     notes = [note for note in listing.findings if not note.is_error]
-    notes += _find_notes(tasks, chosen)
-    left_out = sorted(scenes.keys() - available)
+    without_labels = [
+        task.scene_id for task in tasks if len(chosen.names_of(task.split)) < len(chosen.contents)
+    ]
+    if without_labels:
+        notes.append(_note(f"test scenes have no 2D labels: {list_some(without_labels)}"))
+    left_out = sorted(listing.scenes.keys() - available)
     if left_out:
         notes.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
     return RunPlan(
-        stage=_STAGE,
+        stage=_FETCHING if base_url else _STAGE,
         source=public_url(base_url) if base_url else raw_dir,
         out_dir=out_dir,
         about=chosen.text,
@@ -210,25 +189,48 @@ def plan(
     )
 
 
-def _place_streams(out_dir: Path) -> dict[str, RawScene]:
-    """Choose the places of streams that are fetched; each scene has a raw tree of its own."""
+def _read_frame_list(path: Path) -> FrameList:
+    """Read a list of frames.
+
+    Raises:
+        FileError: It cannot be read, it names nothing, or a line is something else.
+    """
+    frames = defaultdict[str, set[int]](set)
+    for line in read_scene_list(path):
+        if not _LISTED.fullmatch(line):
+            problem = f"{line!r:.80} is not a scene and numbers of frames"
+            raise FileError(path, problem, "a line looks like: scene0707_00 15 30")
+        scene_id, *numbers = line.split()
+        frames[scene_id].update(map(int, numbers))
+    return {scene_id: sorted(numbers) for scene_id, numbers in frames.items()}
+
+
+def _list_streams(raw_dir: Path, out_dir: Path) -> RawListing:
+    """Choose the places of streams that are fetched; each scene has a raw tree of its own.
+
+    Raises:
+        UsageError: The terms are not accepted.
+    """
+    from scannet_prep.stages.download import check_terms
+
+    check_terms(raw_dir)
     scenes = {}
     for scene_id, split in official_splits().items():
         folder = out_dir / _STREAMS_NAME / scene_id / SPLIT_DIRS[split] / scene_id
         scenes[scene_id] = RawScene(scene_id, folder, (STREAM,), split)
-    return scenes
+    return RawListing(scenes, None, {}, ())
 
 
 def _read_manifest(out_dir: Path) -> FramesManifest:
     """Read the records of all scenes of a folder."""
     paths = find_records(out_dir)
-    return FramesManifest({name: read_record(path) for name, path in paths.items()})
+    return FramesManifest({scene_id: read_record(path) for scene_id, path in paths.items()})
 
 
 def _choose_options(
     options: Mapping[str, Any],
     label_map: LabelMap,
-    listed: FrameList,
+    list_path: Path | None,
     out_dir: Path,
     before: FramesManifest,
 ) -> FrameOptions:
@@ -237,28 +239,19 @@ def _choose_options(
     Raises:
         UsageError: A scene of the folder has other options.
     """
-    if before.scenes:
-        present, *_ = before.scenes.values()
-        chosen = replace(present.options, **options)
-    else:
-        chosen = FrameOptions.of_layout(**options)
-    is_converted = "labels" in chosen.contents and chosen.label_set != "raw"
+    stored = {scene_id: record.options for scene_id, record in before.scenes.items()}
+    first = next(iter(stored.values()), None)
+    chosen = replace(first, **options) if first else FrameOptions.of_layout(**options)
     chosen = replace(
         chosen,
-        label_map=label_map.digest if is_converted else "",
-        listed=Fingerprint.from_bytes(encode_json(listed)).crc32 if listed else "",
+        label_map="" if chosen.label_set == "raw" else label_map.digest,
+        listed=Fingerprint.from_file(list_path).crc32 if list_path else "",
     )
-    for scene_id, record in before.scenes.items():
-        if record.options != chosen:
-            problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
+    for scene_id, other in stored.items():
+        if other != chosen:
+            problem = f"{out_dir}: {scene_id} has frames with other options: {other.text}"
             raise UsageError(problem, _HINT_FOLDER)
     return chosen
-
-
-def _use_processed(scene: RawScene, split: Split, processed_dir: Path | None) -> RawScene:
-    """Use the processed scene instead of the mesh, if it is there."""
-    path = processed_path(processed_dir or Path(), split, scene.scene_id)
-    return replace(scene, processed=path) if processed_dir and path.exists() else scene
 
 
 def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOptions) -> str:
@@ -268,31 +261,13 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     # Sources may have been removed to free the disk.
     if not measure_sources(task.scene, task.split, options).items() <= record.sources.items():
         return "its stream or labels were changed"
-    return "" if _has_files(task, record) else "its files were changed"
-
-
-def _find_notes(tasks: Sequence[SceneTask], options: FrameOptions) -> Iterator[Finding]:
-    """Report scenes of which less is written than of others, or from another source."""
-    from_mesh = [task.scene_id for task in tasks if task.scene.processed is None]
-    if options.has_points and from_mesh:
-        yield _note(f"start points from the mesh: {list_some(from_mesh)}")
-    without_labels = [
-        task.scene_id for task in tasks if options.contents_of(task.split) != options.contents
-    ]
-    if without_labels:
-        yield _note(f"test scenes have no 2D labels: {list_some(without_labels)}")
-
-
-def _has_files(task: SceneTask, record: FramesRecord) -> bool:
-    """Whether the files of a scene are there, and have their sizes."""
-    sizes = {name: fingerprint.size_bytes for name, fingerprint in record.files.items()}
-    return have_sizes(task.path, sizes)
+    return "" if record.has_files(task.path) else "its files were changed"
 
 
 def count(plan: RunPlan) -> RunPlan:
     """Add to a plan how many frames a run would extract, and the scenes that would fail."""
     selected = []
-    failures = list(plan.failures)
+    failures = []
     for task in plan.tasks:
         try:
             with SensorStream(task.scene.path(STREAM)) as stream:
@@ -300,7 +275,8 @@ def count(plan: RunPlan) -> RunPlan:
                 selected.append(plan.context.options.select(stream.is_tracked, listed))
         except ScanNetPrepError as error:
             failures.append(Finding.from_error(error, task.source, task.scene_id))
-    return replace(plan, notes=(*plan.notes, _describe(selected)), failures=tuple(failures))
+    notes = (*plan.notes, _describe(selected))
+    return replace(plan, notes=notes, failures=(*plan.failures, *failures))
 
 
 def _describe(selected: Collection[tuple[Sequence[int], Sequence[int]]]) -> Finding:
@@ -332,7 +308,7 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
     if os.path.lexists(task.path) and not (task.path / RECORD_NAME).is_file():
         raise FileError(task.path, "is in the way", "remove or rename it")
     make_directory(task.path.parent)
-    work_path = context.work_dir / secrets.token_hex(8)
+    work_path = context.work_dir / os.urandom(8).hex()
     listed = context.listed.get(task.scene_id)
     try:
         record = extract_scene(
@@ -366,15 +342,10 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
 
 
 def _find_fetched(task: SceneTask, outcome: Any) -> list[Path]:  # noqa: ANN401 - or a Finding
-    """Find the tree that was fetched for this folder and scene, if its frames are complete."""
-    if isinstance(outcome, Finding) or not _has_files(task, outcome[1]):
+    """Find the tree that was fetched for a scene, if its frames are complete."""
+    if isinstance(outcome, Finding) or not outcome[1].has_files(task.path):
         return []
-    # A relative path to a scene may have no folder above.
-    return [
-        tree
-        for tree in task.source.parents[1:2]
-        if tree.parent.name == _STREAMS_NAME and task.path.is_relative_to(tree.parents[1])
-    ]
+    return [task.source.parents[1]]
 
 
 def _finish(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
@@ -397,7 +368,7 @@ _STAGE = Stage(
     make=_make_scene,
     read=_read_manifest,
     write=lambda *_: None,  # each scene has its own record
-    find_outdated=_find_fetched,
     finish=_finish,
     makes_folders=True,
 )
+_FETCHING = replace(_STAGE, find_outdated=_find_fetched)
