@@ -168,10 +168,11 @@ def test_scene_whose_raw_files_are_gone_stays(raw_dir, aligned_dir, words):
     other_options = process(raw_dir, aligned_dir, "--faces", "--force")
 
     assert outcome.status == 0, outcome.stderr
-    assert f"note: kept, although their raw files are gone: {TRAIN}, {VAL}" in outcome.stderr
+    gone = f"raw files are gone or cannot be used: {TRAIN}, {VAL}"
+    assert f"note: kept, although their {gone}" in outcome.stderr
     assert set(outcome.json["kept"]) >= {TRAIN, VAL}
     assert other_options.status == 2
-    assert f"the raw files of {TRAIN}, {VAL} are gone" in other_options.stderr
+    assert gone in other_options.stderr
     assert digests(aligned_dir) == before
 
     # With its file gone, too, it fails; nothing else is lost.
@@ -180,6 +181,27 @@ def test_scene_whose_raw_files_are_gone_stays(raw_dir, aligned_dir, words):
     (failure,) = outcome.json["failures"]
     assert (failure["scene_id"], failure["error"]) == (TRAIN, "MissingFileError")
     assert check_folder(aligned_dir).scenes.keys() == {VAL, TEST}
+
+
+def test_scenes_stay_while_the_disk_that_their_raw_files_are_linked_to_is_away(
+    raw_dir, aligned_dir, tmp_path
+):
+    before = digests(aligned_dir)
+    folder = raw_dir / f"scans/{VAL}"
+    mesh = raw_file(raw_dir, MESH)
+    for path in (folder, mesh):
+        path.rename(tmp_path / path.name)
+        path.symlink_to("nowhere")
+
+    outcome = process(raw_dir, aligned_dir)
+    forced = process(raw_dir, aligned_dir, "--faces", "--force")
+
+    assert (outcome.status, forced.status) == (3, 2)
+    (failure,) = outcome.json["failures"]
+    assert (failure["path"], failure["scene_id"]) == (str(folder), "")
+    assert set(outcome.json["kept"]) == {*SCENES}
+    assert f"raw files are gone or cannot be used: {TRAIN}, {VAL}" in forced.stderr
+    assert digests(aligned_dir) == before
 
 
 def test_scenes_that_fail_lose_their_old_files_and_are_remembered_until_they_are_made(

@@ -67,7 +67,8 @@ def encode_npz(
     for key, array in arrays.items():
         npy_header = encode_npy_header(array.dtype.str, array.shape)
         # A view, because the arrays are large.
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        numbers = np.ascontiguousarray(array).reshape(-1)
+        data = numbers.view(np.uint8).data
         content: list[Buffer] = [npy_header, data]
 
         # Its time is 1980-01-01.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
@@ -80,6 +80,12 @@ class ProcessOptions:
         """Check the source of the labels."""
         if self.labels_from not in _LABELS_FROM:
             raise UsageError(f"labels_from is {self.labels_from!r}, expected one of {_LABELS_FROM}")
+
+    def updated(self, options: ProcessOptions | Mapping[str, Any]) -> ProcessOptions:
+        """Return these options with others in place of some, or of all."""
+        if isinstance(options, ProcessOptions):
+            return options
+        return replace(self, **options)
 
     @property
     def label_set(self) -> LabelSet:

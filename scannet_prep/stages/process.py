@@ -21,7 +21,7 @@ from scannet_prep.base.files import Fingerprint, write_temporary
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
 from scannet_prep.base.version import VERSION
-from scannet_prep.errors import FileError, MissingFileError, UsageError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.processed.make_scene import find_raw_files, process_scene
 from scannet_prep.processed.manifest import (
@@ -104,8 +104,7 @@ def plan(
         problem = "is a file, an export or the raw tree, expected a folder for processed scenes"
         raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER)
     before = read_manifest(out_dir, may_be_missing=True)
-    if not isinstance(options, ProcessOptions):
-        options = replace(before.options, **(options or {}))  # type: ignore[arg-type]
+    options = before.options.updated(options or {})
     label_map = label_map_at(listing.label_map)
     notes = [*_check_label_map(label_map, is_strict=is_strict), *listing.findings]
     context = ProcessContext(options, label_map, is_strict)
@@ -128,23 +127,19 @@ def plan(
             path = processed_path(out_dir, split, scene_id)
             task = SceneTask(listing.scenes[scene_id], split, path)
             reason = _find_reason(task, before.scenes.get(scene_id), context)
-        except (KeyError, MissingFileError):
+        except (KeyError, OSError):  # a MissingFileError, too
             raw_gone.append(scene_id)
-            kept.append(scene_id)
-            continue
-        if reason or is_forced:
-            tasks.append(replace(task, reason=reason or "--force"))
+        except FileError as error:
+            raw_gone.append(scene_id)
+            failures.append(Finding.from_error(error))
         else:
-            kept.append(scene_id)
+            if reason or is_forced:
+                tasks.append(replace(task, reason=reason or "--force"))
+                continue
+        kept.append(scene_id)
 
     if raw_gone:
-        if difference:
-            problem = (
-                f"{out_dir}: {difference}, but the raw files of {list_some(raw_gone)} are gone"
-            )
-            raise UsageError(problem, _HINT_FOLDER)
-        message = f"kept, although their raw files are gone: {list_some(raw_gone)}"
-        notes.append(Finding(message=message, severity="note"))
+        notes.append(_note_gone(raw_gone, out_dir, difference))
     return RunPlan(
         stage=_STAGE,
         source=raw_dir,
@@ -171,6 +166,18 @@ def _compare_heads(before: Manifest, context: ProcessContext) -> str:
     if before.label_map != context.label_map.digest:
         return f"was made with another label map than {context.label_map.source}"
     return ""
+
+
+def _note_gone(scene_ids: list[str], out_dir: Path, difference: str) -> Finding:
+    """Describe that scenes stay which cannot be made again.
+
+    Raises:
+        UsageError: The folder was made differently, so they cannot stay.
+    """
+    fault = f"raw files are gone or cannot be used: {list_some(scene_ids)}"
+    if difference:
+        raise UsageError(f"{out_dir}: {difference}, but {fault}", _HINT_FOLDER)
+    return Finding(message=f"kept, although their {fault}", severity="note")
 
 
 def _estimate_bytes(tasks: Iterable[SceneTask], options: ProcessOptions) -> int:
@@ -204,7 +211,8 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
         The reason in words; empty if its file can stay.
 
     Raises:
-        MissingFileError: Its file is there, but a raw file that it needs is gone.
+        FileError, OSError: Its file is there, but a raw file that it needs is gone, or its raw
+            folder cannot be used.
     """
     if entry is None:
         return "not made yet"
@@ -216,13 +224,8 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
         return "its file is gone"
     if output.st_size != entry.size_bytes:
         return "its file was changed"
-    try:
-        raw_files = find_raw_files(task.scene, task.split, context.options)
-        inputs = [path.stat() for path in raw_files.values()]
-    except MissingFileError:
-        raise
-    except (FileError, OSError):  # the worker reports what is wrong
-        return "its raw files cannot be read"
+    raw_files = find_raw_files(task.scene, task.split, context.options)
+    inputs = [path.stat() for path in raw_files.values()]
     size_bytes = sum(status.st_size for status in inputs)
     newest_ns = max(status.st_mtime_ns for status in inputs)
     if size_bytes != entry.input_bytes or newest_ns > output.st_mtime_ns:
