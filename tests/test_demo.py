@@ -14,11 +14,15 @@ from scannet_prep.frames import FrameFolder
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """A folder in which the demo ran twice, and both outcomes."""
+    """A folder in which the demo ran twice, the second time in an active environment."""
     folder = tmp_path_factory.mktemp("demo")
+    environment = tmp_path_factory.mktemp("environment")
+    (environment / "scannet-prep").touch(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", os.defpath)  # the environment is not active
+        patch.setenv("PATH", os.defpath)
         first = run_main("demo", cwd=folder)
+        patch.setenv("PATH", str(environment), prepend=os.pathsep)
+        patch.setattr(sys, "executable", str(environment / "python3"))
         again = run_main("demo", "--json", cwd=folder)
     return folder, first, again
 
@@ -42,14 +46,14 @@ def test_demo_takes_scenes_through_every_stage(demo):
 
 def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(demo):
     folder, first, again = demo
-    commands = again.json["commands"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     printed = ""
 
-    for command in commands:
+    for short in again.json["commands"]:
+        assert short in PAGES["README.md"].splitlines()
+        command = short.replace("scannet-prep", "python -m scannet_prep")
+        command = command.replace("python", sys.executable, 1)
         assert f"\n{command}\n" in first.stdout
-        shown = command.replace(sys.executable, "python")
-        assert shown.replace("python -m scannet_prep", "scannet-prep") in PAGES["README.md"]
         outcome = run_words("sh", "-c", command, cwd=folder, env=environment)
         assert outcome.status == 0, outcome.stderr
         printed += outcome.stdout

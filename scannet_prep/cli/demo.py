@@ -58,17 +58,23 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         _REAL_DATA,
     ]
     activate = Path(sys.executable).with_name("activate")
-    if shutil.which("scannet-prep") is None and activate.is_file():
+    if not _is_active() and activate.is_file():
         lines.append(f"source {quote(str(activate))}")
     lines += _REAL_COMMANDS
     return Outcome({"steps": steps, "commands": commands}, lines)
 
 
+def _is_active() -> bool:
+    """Whether the shell finds the program of this environment."""
+    return shutil.which("scannet-prep") == str(Path(sys.executable).with_name("scannet-prep"))
+
+
 def _list_commands(demo_dir: Path, scene_id: str) -> list[str]:
     """Return commands for the results, which work as they stand in the current folder."""
-    # The short name, if the environment is active.
-    python = "python" if shutil.which("python") == sys.executable else quote(sys.executable)
-    program = f"{python} -m scannet_prep"
+    python, program = "python", "scannet-prep"
+    if not _is_active():
+        python = quote(sys.executable)
+        program = f"{python} -m scannet_prep"
     folder = quote(str(demo_dir))
     predictions = f"{folder}/predictions/val"
     dataset = f'ScanNet("{demo_dir}/processed", split="train")'
