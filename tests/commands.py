@@ -338,8 +338,8 @@ def flip_scene(path, scene_id=VAL):
 
 
 def span(path, scene_id=""):
-    """Find the first byte of the frame of a scene, or of the files of no scene, and its end."""
-    scene_ids = [None, "", *(scene.scene_id for scene in open_archive(path).index.scenes)]
+    """Find the first byte of the frame of a scene, or of the first frame, and its end."""
+    scene_ids = ["", *(scene.scene_id for scene in open_archive(path).index.scenes)]
     sizes = [row[0] for row in read_seek_table(FileSource(path)).tolist()]
     number = scene_ids.index(scene_id)
     return sum(sizes[:number]), sum(sizes[: number + 1])

@@ -49,43 +49,45 @@ class Bytes:
     name = "bytes in memory"
 
     def __init__(self, data):
-        self.data = data
+        self.data = self.end = data
         self.size_bytes = len(data)
 
     def read(self, offset, size, /):
         return self.data[offset : offset + size]
 
 
-def join_frames(frames, index):
+def join_frames(frames, index, others=b""):
     """Join frames of an archive, and make what comes before and after them.
 
     Args:
-        frames: The frames.
+        frames: The frames of the scenes.
         index: The text of the index, or a value to be encoded.
+        others: The tar bytes of the files of no scene.
     """
     text = index if isinstance(index, bytes) else encode_json(index)
-    first = compress(encode_members({INDEX_NAME: text}), 1)
+    first = compress(encode_members({INDEX_NAME: text}) + others, 1)
     frames = [first, *frames, compress(END_OF_TAR, 1)]
     return b"".join(frames) + encode_seek_table([find_row(frame) for frame in frames])
 
 
-def forge(groups, kind="raw", **facts):
-    """Make an archive without any of the checks of the program.
+def forge(files, others=b"", **facts):
+    """Make an archive of a raw scene without any of the checks of the program.
 
     Args:
-        groups: The scene id of each group, and its files by name, or its tar bytes.
-        kind: The kind of the tree.
+        files: The files of the scene by name, or its tar bytes.
+        others: The tar bytes of the files of no scene.
         facts: Further keys of the index.
     """
-    frames = []
-    entries = []
-    for scene_id, files in groups:
-        content = files if isinstance(files, bytes) else encode_members(files)
-        frames.append(compress(content, 1))
-        entries.append({"scene_id": scene_id, "split": "train", "size_bytes": len(content)})
-    return join_frames(frames, {"kind": kind, "scenes": entries[1:], "version": 1} | facts)
+    content = files if isinstance(files, bytes) else encode_members(files)
+    return join_frames([compress(content, 1)], INDEX | facts, others)
 
 
+# Of a raw tree with one scene.
+INDEX = {
+    "kind": "raw",
+    "scenes": [{"scene_id": TRAIN, "split": "train", "size_bytes": 1}],
+    "version": 2,
+}
 SCENE = f"scans/{TRAIN}/{TRAIN}"
 TXT = f"{SCENE}.txt"
 
@@ -142,17 +144,20 @@ def as_pipe(data):
 
 def read_intact(way, data):
     """Read what is intact; return it, and the number of damaged groups, None for all of them."""
-    files = {}
     damaged = 0
     try:
         archive = Archive(way(data))
-        if way is by_index:
-            archive.check_end()
     except ArchiveError:
-        return files, None
-    for scene_id in ["", *(scene.scene_id for scene in archive.index.scenes)]:
+        return {}, None
+    files = dict(archive.others)
+    for scene in archive.index.scenes:
         try:
-            files.update(archive.read(scene_id))
+            files.update(archive.iter_files(scene.scene_id))
+        except ArchiveError:
+            damaged += 1
+    if way is by_index:
+        try:
+            archive.check_end()
         except ArchiveError:
             damaged += 1
     return files, damaged
@@ -169,7 +174,7 @@ def test_no_flipped_bit_and_no_lost_end_ever_gives_a_wrong_file(tmp_path):
 
     scene_ids = ["", *(scene.scene_id for scene in archive.index.scenes)]
     spans = {scene_id: span(tmp_path / "a.tar.zst", scene_id) for scene_id in scene_ids}
-    first, last = spans[""][0], spans[scene_ids[-1]][1]
+    first, last = spans[""][1], spans[scene_ids[-1]][1]
     harmless = 0
     for offset in range(len(data)):
         flipped = bytearray(data)
@@ -186,16 +191,18 @@ def test_no_flipped_bit_and_no_lost_end_ever_gives_a_wrong_file(tmp_path):
     assert harmless < len(data) / 100
 
     # Without the flag for a checksum in the header of a frame, no byte is trusted.
-    for start, _ in spans.values():
+    for scene_id, (start, _) in spans.items():
         flipped = bytearray(data)
         flipped[start + 4] ^= 0b100
-        assert read_intact(by_index, bytes(flipped))[1] == 1
+        assert read_intact(by_index, bytes(flipped))[1] == (1 if scene_id else None)
 
     for size in range(0, len(data), 50):
         assert read_intact(by_index, data[:size]) == ({}, None)
-        whole = [scene_id for scene_id, (_, end) in spans.items() if end <= size]
-        files, _ = read_intact(as_pipe, data[:size])
-        assert files == {name: data for key in whole for name, data in archive.read(key).items()}
+        whole = dict(archive.others) if size >= first else {}
+        for scene_id in scene_ids[1:]:
+            if spans[scene_id][1] <= size:
+                whole.update(archive.iter_files(scene_id))
+        assert read_intact(as_pipe, data[:size])[0] == whole
 
 
 OWNERS = [
@@ -228,26 +235,23 @@ def header_of(name, **fields):
     return info.tobuf(tarfile.USTAR_FORMAT)
 
 
-def forge_scene(files):
-    return forge([("", {}), (TRAIN, files)])
-
-
 NEGATIVE_SIZE = encode_members({TXT: b""})[:124] + b"\xff" * 12 + bytes(376)
 NO_CHECKSUM = zstandard.ZstdCompressor().compress(encode_members({"x.txt": b"x"}))
 FORGERIES = {
-    "name outside": (forge_scene({"../../evil": b"x"}), "evil"),
-    "name of another scene": (forge_scene({f"scans/{VAL}/{VAL}.txt": b""}), VAL),
-    "processed file": (forge_scene({f"train/{TRAIN}.npz": b""}), "npz"),
-    "scene in the first frame": (forge([("", {TXT: b""})]), TXT),
-    "link": (forge_scene(header_of(TXT, type=tarfile.SYMTYPE, linkname="/etc")), "tar headers"),
-    "long name": (forge_scene(header_of(TXT, type=tarfile.GNUTYPE_LONGNAME)), "tar headers"),
-    "program": (forge_scene(header_of(TXT, mode=0o4777)), "tar headers"),
-    "negative size": (forge_scene(NEGATIVE_SIZE), "tar headers"),
-    "file that is cut off": (forge_scene(header_of(TXT, size=5000)), "whole"),
-    "no checksum": (join_frames([NO_CHECKSUM], {"kind": "raw", "version": 1}), "is not the one"),
-    "newer version": (forge([("", {}), (TRAIN, {TXT: b""})], version=2), "version"),
+    "name outside": (forge({"../../evil": b"x"}), "evil"),
+    "name of another scene": (forge({f"scans/{VAL}/{VAL}.txt": b""}), VAL),
+    "processed file": (forge({f"train/{TRAIN}.npz": b""}), "npz"),
+    "scene in the first frame": (forge({}, encode_members({TXT: b""})), TXT),
+    "link": (forge(header_of(TXT, type=tarfile.SYMTYPE, linkname="/etc")), "tar headers"),
+    "long name": (forge(header_of(TXT, type=tarfile.GNUTYPE_LONGNAME)), "tar headers"),
+    "program": (forge(header_of(TXT, mode=0o4777)), "tar headers"),
+    "negative size": (forge(NEGATIVE_SIZE), "tar headers"),
+    "file that is cut off": (forge(header_of(TXT, size=5000)), "whole"),
+    "no checksum": (join_frames([NO_CHECKSUM], INDEX), "is not the one"),
+    "older version": (forge({TXT: b""}, version=1), "this version .*version.*\n.*pack it again"),
+    "newer version": (forge({TXT: b""}, version=3), "version"),
     "no index": (join_frames([compress(b"", 1)] * 3, b"{}"), "kind"),
-    "too few frames": (join_frames([], {"kind": "raw", "version": 1}), "fewer|tar headers"),
+    "too few frames": (join_frames([], INDEX), "lists other frames|tar headers"),
 }
 
 
@@ -269,8 +273,8 @@ def test_small_hostile_archive_takes_no_memory_and_no_time(packed, monkeypatch):
     zeros = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(bytes(1 << 29))
     header = encode_members({TXT: b""})
     bombs = {
-        "wrong size": forge_scene(header).replace(compress(header, 1), zeros),
-        "huge member": forge_scene(header_of(TXT, size=(1 << 33) - 1)),
+        "wrong size": forge(header).replace(compress(header, 1), zeros),
+        "huge member": forge(header_of(TXT, size=(1 << 33) - 1)),
         "huge index": join_frames([compress(b"", 1)], b" " * (1 << 25)),
         "no size": zstandard.ZstdCompressor(write_content_size=False).compress(header) + zeros,
     }
@@ -321,17 +325,17 @@ def test_places_that_cannot_be_read_are_named(packed, tmp_path):
     archive = pickle.loads(pickle.dumps(open_archive(packed)))
     packed.write_bytes(packed.read_bytes() + b"x")
     with pytest.raises(ArchiveError, match="was replaced or changed since it was opened"):
-        archive.read()
+        list(archive.iter_files(TRAIN))
 
 
 def test_frame_of_an_archive_that_replaced_this_one_is_refused(packed, tmp_path):
     """The other archive has frames of the same sizes, and is intact, as at an address."""
     source = Bytes(packed.read_bytes())
     archive = Archive(SeekableFrames(source))
-    assert archive.read(TRAIN)
+    assert dict(archive.iter_files(TRAIN))
     other = {name: data.replace(b"first", b"fir5t") for name, data in TREE.items()}
     pack_tree(write_tree(tmp_path / "other", other), tmp_path / "b.tar.zst")
     source.data = (tmp_path / "b.tar.zst").read_bytes()
     assert len(source.data) == source.size_bytes
     with pytest.raises(ArchiveError, match=f"{TRAIN}: is damaged: .* not the one"):
-        archive.read(TRAIN)
+        list(archive.iter_files(TRAIN))

@@ -57,7 +57,7 @@ KINDS = {
 def test_place_is_found_by_its_names_and_lists_its_scenes(root, name):
     place = pickle.loads(pickle.dumps(open_place(root / name)))
 
-    assert find_kind(root / name) == place.kind == KINDS[name]
+    assert find_kind(root / name)[0] == place.kind == KINDS[name]
     assert place.name == str(root / name)
     parts = {"frames": [TRAIN], "raw/scans": [TRAIN, VAL], f"raw/scans/{TRAIN}": [TRAIN]}
     expected = parts.get(name, sorted(SCENES))

@@ -1,8 +1,8 @@
 """The archive: a `.tar.zst` that any tar opens, with random access to each scene.
 
     frame 0       .scannet-prep/index.json     the index, which lists the scenes
-    frame 1       the files of no scene        such as manifest.json
-    frame 2..     the files of a scene         scenes sorted by id; of extracted frames, one each
+                  the files of no scene        such as manifest.json
+    frame 1..     the files of a scene         scenes sorted by id; of extracted frames, one each
     last frame    1,024 zeros                  the end of the tar stream
     skippable     the seek table               sizes and checksums of the frames above
 
@@ -93,7 +93,7 @@ class Index:
     Attributes:
         kind: The kind of the tree.
         scenes: The scenes, sorted by id, in the order of their frames.
-        options: The options with which the scenes were made.
+        options: The options of extracted frames; empty for other kinds.
         program: Name and version of the program that packed it.
     """
 
@@ -101,7 +101,7 @@ class Index:
     scenes: tuple[PackedScene, ...] = ()
     options: str = ""
     program: str = f"scannet-prep {VERSION}"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
 
 
 _DECODER = msgspec.json.Decoder(Index)
@@ -116,9 +116,10 @@ class Archive:
     Attributes:
         name: Path or address, for messages.
         index: Its index.
+        others: The files of no scene, by name.
 
     Raises:
-        ArchiveError: Its index is damaged, or that of another version.
+        ArchiveError: Its first frame is damaged, or that of another version.
         TransferError: The server does not send it.
     """
 
@@ -126,49 +127,43 @@ class Archive:
         self.name = frames.name
         self._frames = frames
         # The numbers of the frames of each scene.
-        self._numbers = {"": range(1, 2)}
+        self._numbers = {}
+        self._end = 1
         with self._naming_damage():
-            files = dict(iter_members(frames.read(0)))
-            self.index = parse_json(files.get(INDEX_NAME, b""), _DECODER)
-        self._end = 2
-        for scene in self.index.scenes:
-            start = self._end
-            self._end += scene.frames
-            self._numbers[scene.scene_id] = range(start, self._end)
+            self.others = {name: bytes(data) for name, data in iter_members(frames.read(0))}
+            self.index = parse_json(self.others.pop(INDEX_NAME, b""), _DECODER)
+            for name in self.others:
+                self._check_owner(name, "")
+            for scene in self.index.scenes:
+                start = self._end
+                self._end += scene.frames
+                self._numbers[scene.scene_id] = range(start, self._end)
+            if frames.count not in (None, self._end + 1):
+                raise ContentError("its index lists other frames than its seek table")
 
-    def read(self, scene_id: str = "") -> dict[str, memoryview]:
-        """Read files, which are one range of the archive.
+    def iter_files(
+        self, scene_id: str, selected: slice = slice(None)
+    ) -> Iterator[tuple[str, memoryview]]:
+        """Iterate over names and contents of files, which are one range of the archive.
+
+        From a disk or an address, the contents are in new, writable memory.
 
         Args:
-            scene_id: The scene; empty for the files of no scene.
-
-        Returns:
-            The files by name. From a disk or an address, they are in new, writable memory.
+            scene_id: The scene.
+            selected: Which of its frames to read; each file of extracted frames has its own.
 
         Raises:
             ArchiveError: They are damaged, or the archive was replaced since it was opened.
             TransferError: The server does not send them.
         """
-        return dict(self.iter_files(scene_id))
-
-    def iter_files(
-        self, scene_id: str = "", selected: slice = slice(None)
-    ) -> Iterator[tuple[str, memoryview]]:
-        """Iterate over names and contents of files; arguments and errors are those of `read`.
-
-        Args:
-            scene_id: The scene.
-            selected: Which of its frames to read; each file of extracted frames has its own.
-        """
         with self._naming_damage(scene_id):
             for number in self._numbers[scene_id][selected]:
                 for name, data in iter_members(self._frames.read(number)):
-                    if find_owner(self.index.kind, name) != scene_id:
-                        raise ContentError(f"{name[:200]!a} is not the name of one of its files")
+                    self._check_owner(name, scene_id)
                     yield name, data
 
     def read_file(self, scene_id: str, position: int) -> memoryview:
-        """Read one file of a scene whose files have a frame each; errors are those of `read`.
+        """Read a file of a scene whose files have a frame each; errors are those of `iter_files`.
 
         Args:
             scene_id: The scene.
@@ -178,14 +173,23 @@ class Archive:
         return data
 
     def check_end(self) -> None:
-        """Check that the tar stream ends after the last scene of the index.
+        """Check that the tar stream ends after the last scene.
 
         Raises:
             ArchiveError: It does not, or its end is damaged.
         """
         with self._naming_damage():
             if self._frames.read(self._end) != END_OF_TAR:
-                raise ContentError("its index lists other frames than its seek table")
+                raise ContentError("its last frame is not the end of a tar file")
+
+    def _check_owner(self, name: str, scene_id: str) -> None:
+        """Check that a file in the frame of a scene has the name of one of its files.
+
+        Raises:
+            ContentError: It has another name.
+        """
+        if find_owner(self.index.kind, name) != scene_id:
+            raise ContentError(f"{name[:200]!a} is not the name of one of its files")
 
     @contextmanager
     def _naming_damage(self, scene_id: str = "") -> Iterator[None]:
@@ -195,7 +199,7 @@ class Archive:
         except ContentError as error:
             problem = f"{scene_id}: is damaged: {error}"
             if not scene_id:
-                problem = f"is damaged, or scannet-prep did not make it: {error}"
+                problem = f"is damaged, or this version of scannet-prep did not make it: {error}"
             raise ArchiveError(self.name, problem, HINT_DAMAGED) from None
 
 
@@ -206,9 +210,7 @@ def open_archive(place: str | Path) -> Archive:
         place: Its path or address.
 
     Raises:
-        ArchiveError: It is truncated, damaged at its end, or something else.
+        ArchiveError: It is truncated, its first frame is damaged, or it is something else.
         FileError, TransferError: It cannot be read.
     """
-    archive = Archive(SeekableFrames(open_source(place)))
-    archive.check_end()
-    return archive
+    return Archive(SeekableFrames(open_source(place)))

@@ -15,13 +15,13 @@ import os
 import struct
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import open_file
@@ -39,8 +39,8 @@ MAX_FRAME_BYTES = 1 << 30
 _MAX_WINDOW_BYTES = 1 << 27
 # A piece of a frame this long has at most 256 MiB of content.
 _PIECE_BYTES = 1 << 13
-# A seek table of at most 5,460 frames.
-_SMALL_TABLE_BYTES = 1 << 16
+# The seek table of at most 5,460 frames.
+_END_BYTES = 1 << 16
 
 _TABLE_HEADER = struct.Struct("<4sI")
 _TABLE_FOOTER = struct.Struct("<IB4s")
@@ -71,6 +71,7 @@ class FileSource:
     Attributes:
         name: The path.
         size_bytes: The size of the file.
+        end: Its last 64 KiB, with the seek table of most archives.
 
     Raises:
         MissingFileError: The file does not exist.
@@ -82,8 +83,10 @@ class FileSource:
         self._path = path
         with open_file(path, sys.maxsize) as file:
             status = os.fstat(file.fileno())
-        self.size_bytes = status.st_size
-        self._time_ns = status.st_mtime_ns
+            self.size_bytes = status.st_size
+            self._time_ns = status.st_mtime_ns
+            file.seek(max(0, self.size_bytes - _END_BYTES))
+            self.end = file.read()
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the file ends within the range.
@@ -116,7 +119,7 @@ def open_source(place: str | Path) -> ByteSource:
         # Imported here: training from a local file does not need requests.
         from scannet_prep.remote.archive import RemoteArchive
 
-        return RemoteArchive(place)
+        return RemoteArchive(place, _END_BYTES)
     return FileSource(Path(place).expanduser())
 
 
@@ -157,10 +160,11 @@ def find_row(frame: bytes) -> SeekRow:
     return [len(frame), zstandard.frame_content_size(frame), int.from_bytes(frame[-4:], "little")]
 
 
-def encode_seek_table(rows: Sequence[SeekRow] | NDArray[Any]) -> bytes:
-    """Encode the seek table of an archive with these frames."""
+def encode_seek_table(rows: ArrayLike) -> bytes:
+    """Encode the seek table of an archive with these frames, one row after the other."""
     body = np.array(rows, "<u4").tobytes()
-    body += _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
+    count = len(body) // _ROW_BYTES
+    body += _TABLE_FOOTER.pack(count, _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
     return _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body)) + body
 
 
@@ -172,6 +176,7 @@ class SeekableFrames:
 
     Attributes:
         name: Its path or address, for messages.
+        count: Their number.
 
     Raises:
         ArchiveError: It is truncated, or something else.
@@ -182,6 +187,7 @@ class SeekableFrames:
         self.name = source.name
         self._source = source
         self._rows = read_seek_table(source)
+        self.count = len(self._rows)
         self._ends = np.cumsum(self._rows[:, 0], dtype=np.int64)
 
     def read(self, number: int) -> memoryview:
@@ -192,8 +198,6 @@ class SeekableFrames:
             FileError: The archive cannot be read, or was replaced since it was opened.
             TransferError: The server does not send it.
         """
-        if number >= len(self._rows):
-            raise ContentError("it has fewer frames than its index lists")
         row = self._rows[number].tolist()
         frame = self._source.read(int(self._ends[number]) - row[0], row[0])
         return _decompress(frame, row)
@@ -210,7 +214,7 @@ def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:
         FileError, TransferError: The archive cannot be read.
     """
     end = source.size_bytes
-    table = source.read(max(0, end - _SMALL_TABLE_BYTES), _SMALL_TABLE_BYTES)
+    table = source.end
     count = int.from_bytes(table[-_TABLE_FOOTER.size :][:4], "little")
     start = end - _TABLE_HEADER.size - count * _ROW_BYTES - _TABLE_FOOTER.size
     if start >= 0 and table.endswith(_SEEKABLE_MAGIC):
@@ -259,7 +263,10 @@ class PipedFrames:
 
     Attributes:
         name: As given.
+        count: None, since their number is not known.
     """
+
+    count = None
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.name = name

@@ -36,19 +36,22 @@ class RemoteArchive:
 
     Args:
         address: The address.
+        end_bytes: The length of `end`.
 
     Attributes:
         name: The address without user, password and query, for messages.
         size_bytes: The size of the archive.
+        end: Its last bytes.
 
     Raises:
         TransferError: It cannot be read, or the package for this kind of address is missing.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, end_bytes: int) -> None:
         self.name = public_url(address)
         self._address = address
         self.size_bytes = self._try(_find_size)
+        self.end = self.read(max(0, self.size_bytes - end_bytes), end_bytes)
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the archive ends within the range.

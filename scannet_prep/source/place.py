@@ -60,19 +60,16 @@ _HINT_REMOVE = "remove the file, or process the scene again"
 _HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
 
 
-def find_kind(place: str | Path) -> PlaceKind:
+def find_kind(place: str | Path) -> tuple[PlaceKind, RawListing | None]:
     """Determine what a path or an address is, by names alone.
+
+    Returns:
+        The kind; and what a raw tree holds, which has been listed to find out.
 
     Raises:
         MissingFileError: It does not exist, or is a folder without scenes.
         FileError: It cannot be read.
     """
-    kind, _ = _identify(place)
-    return kind
-
-
-def _identify(place: str | Path) -> tuple[PlaceKind, RawListing | None]:
-    """Do what `find_kind` does; a raw tree is listed only once."""
     path = Path(place).expanduser()
     if "://" in str(place):
         return "archive", None
@@ -107,7 +104,7 @@ def open_place(place: str | Path) -> Place:
         FileError: It cannot be read, is of another program, or its processing has not finished.
         TransferError: A server does not send the archive.
     """
-    kind, listing = _identify(place)
+    kind, listing = find_kind(place)
     path = Path(place).expanduser()
     if kind == "processed":
         return ProcessedFolder(path)
@@ -163,8 +160,8 @@ class PackedScenes(Place):
         return []
 
     def verify_rest(self) -> list[Finding]:
-        """Read the files that belong to no scene, whose checksum must match."""
-        self._archive.read()
+        """Read the end; the files that belong to no scene were read to open the archive."""
+        self._archive.check_end()
         return []
 
     def describe(self) -> dict[str, Any]:
@@ -309,7 +306,7 @@ class ProcessedFolder(ProcessedScenes):
         for scene_id, entry in self.entries.items():
             path = self.file_path(scene_id)
             names = {f"{entry.split}/{path.name}": path}
-            yield FileGroup(scene_id, entry.split, names, entry.fingerprint)
+            yield FileGroup(scene_id, names, entry.fingerprint)
 
     def read_file(self, scene_id: str) -> NpzReader:
         """Read the whole file of a scene into new, writable memory."""
@@ -365,9 +362,9 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
         ProcessedScenes.__init__(self, archive.name)
 
     def read_manifest(self) -> Manifest:
-        """Read the manifest from the files that belong to no scene."""
-        data = self._archive.read().get(MANIFEST_NAME, b"")
-        return parse_manifest(bytes(data), f"{self.name}: {MANIFEST_NAME}")
+        """Parse the manifest, which is one of the files of no scene."""
+        data = self._archive.others.get(MANIFEST_NAME, b"")
+        return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}")
 
     def file_path(self, scene_id: str) -> str:
         """Return the archive and the name of a scene's file in it, for messages."""
@@ -375,5 +372,5 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
 
     def read_file(self, scene_id: str) -> NpzReader:
         """Read the whole file of a scene into new, writable memory."""
-        [(name, data)] = self._archive.read(scene_id).items()
+        [(name, data)] = self._archive.iter_files(scene_id)
         return NpzReader(data, f"{self.name}: {name}")

@@ -25,11 +25,13 @@ class PlaceScene(NamedTuple):
         split: Its split; empty if it has none.
         vertex_count: V; 0 if it is unknown.
         size_bytes: Size of its files.
+        parts: Number of groups of its files, of which an archive makes a frame each.
     """
 
     split: str
     vertex_count: int
     size_bytes: int
+    parts: int = 1
 
 
 class Place(ABC):

@@ -94,7 +94,7 @@ class RawTree(Place):
         for scene_id, scene in self._raw_scenes.items():
             paths = map(scene.path, scene.files)
             names = {path.relative_to(self.folder).as_posix(): path for path in paths}
-            yield FileGroup(scene_id, scene.split or "", names)
+            yield FileGroup(scene_id, names)
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Check the files of a scene: those for segmentation together, the others alone."""
@@ -181,8 +181,9 @@ class Frames(Place):
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
                 record = read_record(path)
-                size_bytes = sum(file.size_bytes for file in record.files.values())
-                scenes[scene_id] = PlaceScene(record.split, 0, size_bytes)
+                sizes = [file.size_bytes for file in record.files.values()]
+                size_bytes = path.stat().st_size + sum(sizes)
+                scenes[scene_id] = PlaceScene(record.split, 0, size_bytes, 1 + len(sizes))
                 self._frame_count += len(record.frames)
                 self._options.add(record.options.text)
         self.name = str(folder)
@@ -190,11 +191,10 @@ class Frames(Place):
 
     def iter_groups(self) -> Iterator[FileGroup]:
         """Iterate over the files: a group for each; of a scene, its record comes first."""
-        for scene_id, scene in self.scenes.items():
-            record_path = self._record_paths[scene_id]
+        for scene_id, record_path in self._record_paths.items():
             for path, fingerprint in ((record_path, None), *_list_files(record_path)):
                 name = path.relative_to(self.folder).as_posix()
-                yield FileGroup(scene_id, scene.split, {name: path}, fingerprint)
+                yield FileGroup(scene_id, {name: path}, fingerprint)
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Compare the files of a scene with its record."""

@@ -1,7 +1,8 @@
 """Packs a processed folder, a raw tree or extracted frames into one archive.
 
-    Place.iter_groups, _find_others    the files of each scene, and those of none
-    run                                files --> frames, in threads --> the archive
+    Place.scenes --> Index
+    _list_files, Place.iter_groups    the files of no scene, and those of each
+    run                               files --> frames, in threads --> the archive
 
 The archive gets its name when it is complete and on the disk.
 """
@@ -16,9 +17,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from scannet_prep.archive.format import TreeKind, find_owner
+from scannet_prep.archive.format import Index, PackedScene, TreeKind, find_owner
 from scannet_prep.archive.frames import SUFFIX
-from scannet_prep.archive.writing import FileGroup, encode_archive, make_index
+from scannet_prep.archive.writing import FileGroup, encode_archive
 from scannet_prep.base.files import (
     check_space,
     make_directory,
@@ -32,7 +33,6 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.errors import UsageError
 from scannet_prep.release.files import ACCEPTANCE_NAME
 from scannet_prep.source.place import open_place
-from scannet_prep.source.scenes import Place
 
 # Not packed: other archives, and the record that one person has accepted the terms.
 _OMITTED_ENDINGS = (SUFFIX, ACCEPTANCE_NAME)
@@ -65,31 +65,27 @@ class PackReport:
     left_out: list[str] = field(hash=False)
 
 
-def _find_others(source: Path, place: Place, kind: TreeKind) -> tuple[FileGroup, list[str]]:
-    """Find the files of no scene.
+def _list_files(source: Path, kind: TreeKind) -> tuple[FileGroup, set[str]]:
+    """List a folder, except for what is deep in it.
 
     Returns:
-        The files; and the names of files and folders that are not packed, sorted.
+        The files of no scene; and the names of all other files, and of folders that are not listed.
     """
-    found = {*source.glob("*")}
     # All files of frames are in the folders of scenes.
-    if kind != "frames":
-        found.update(source.glob("*/*"), source.glob("*/*/*"))
-        for group in place.iter_groups():
-            found.difference_update(group.paths.values())
+    patterns = ("*",) if kind == "frames" else ("*", "*/*", "*/*/*")
     files = {}
-    left_out = []
-    for path in sorted(found):
+    rest = set()
+    for path in sorted(chain.from_iterable(map(source.glob, patterns))):
         name = path.relative_to(source).as_posix()
         if path.is_dir():
-            # What is in a folder has been found, too, unless it is deep.
+            # What is in a folder is listed, too, unless it is deep.
             if name.count("/") == _DEEP:
-                left_out.append(name)
+                rest.add(name)
         elif find_owner(kind, name) != "" or name.endswith(_OMITTED_ENDINGS):
-            left_out.append(name)
+            rest.add(name)
         else:
             files[name] = path
-    return FileGroup("", "", files), left_out
+    return FileGroup("", files), rest
 
 
 def run(
@@ -109,7 +105,7 @@ def run(
         level: Compression level of zstd, 1..22; 0 for hardly any compression.
         is_forced: Whether to replace an existing archive.
         jobs: Number of threads that compress.
-        progress: Receives the number of tar bytes.
+        progress: Receives the number of bytes of scenes.
 
     Raises:
         UsageError: The archive exists, or its name is not that of an archive.
@@ -130,13 +126,26 @@ def run(
     kind = place.kind
     if kind == "archive":
         raise UsageError(f"{source}: is an archive already", _HINT_SOURCE)
-    options = place.describe().get("options", "")
-    others, left_out = _find_others(source, place, kind)
-    index = make_index(kind, place.iter_groups(), options)
-    groups = chain([others], place.iter_groups())
-    size_bytes = others.size_bytes + sum(scene.size_bytes for scene in index.scenes)
-    with progress.work("pack", size_bytes, "B"), writing(Path(name)):
-        pieces = encode_archive(index, groups, level=level, jobs=jobs, advance=progress.advance)
+    scenes = []
+    splits = Counter[str]()
+    scene_bytes = 0
+    for scene_id, scene in place.scenes.items():
+        scenes.append(PackedScene(scene_id, scene.split, scene.size_bytes, scene.parts))
+        splits[scene.split] += 1
+        scene_bytes += scene.size_bytes
+    # The manifest of processed scenes has theirs.
+    options = place.describe()["options"] if kind == "frames" else ""
+    index = Index(kind, tuple(scenes), options)
+    others, left_out = _list_files(source, kind)
+
+    def advance(group: FileGroup) -> None:
+        left_out.difference_update(group.paths)
+        progress.advance(group.size_bytes)
+
+    size_bytes = scene_bytes + others.size_bytes
+    groups = place.iter_groups()
+    with progress.work("pack", scene_bytes, "B"), writing(Path(name)):
+        pieces = encode_archive(index, others, groups, level=level, jobs=jobs, advance=advance)
         if isinstance(target, Path):
             # A link to an archive stays, and the archive is replaced.
             target = target.resolve()
@@ -148,11 +157,11 @@ def run(
     return PackReport(
         archive=name,
         kind=kind,
-        splits=Counter(scene.split for scene in index.scenes),
+        splits=splits,
         size_bytes=size_bytes,
         stored_bytes=stored_bytes,
         failures=list(place.failures.values()),
-        left_out=left_out,
+        left_out=sorted(left_out),
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -21,7 +22,6 @@ import msgspec
 
 from scannet_prep.archive.format import Archive, Index, PackedScene, find_owner, open_archive
 from scannet_prep.archive.frames import PipedFrames
-from scannet_prep.archive.writing import map_in_order
 from scannet_prep.base.files import (
     Buffer,
     check_space,
@@ -108,11 +108,10 @@ def run(
         archive = Archive(PipedFrames(pipe, "standard input"))
     else:
         archive = open_archive(place)
-    others = archive.read()
     kind = archive.index.kind
     arrived = None
     if kind == "processed":
-        data = bytes(others.get(MANIFEST_NAME, b""))
+        data = archive.others.get(MANIFEST_NAME, b"")
         arrived = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
     scenes = _select(archive, selection)
     out_dir = out_dir or _FOLDERS[kind]
@@ -131,14 +130,15 @@ def run(
             write_manifest(out_dir, before)
         write = partial(_write_scene, archive, out_dir)
         # A pipe is read in order.
-        for scene, failure in map_in_order(write, scenes, 1 if pipe else _THREADS):
-            if failure is None:
-                unpacked.append(scene.scene_id)
-            else:
-                failures.append(failure)
-            progress.advance()
+        with ThreadPoolExecutor(1 if pipe else _THREADS) as pool:
+            for scene, failure in zip(scenes, pool.map(write, scenes), strict=True):
+                if failure is None:
+                    unpacked.append(scene.scene_id)
+                else:
+                    failures.append(failure)
+                progress.advance()
         # After the scenes, by which the next run knows the folder if this one is killed.
-        _write_others(out_dir, others)
+        _write_others(out_dir, archive.others)
         if before is not None and arrived is not None:
             _record(out_dir, before, arrived, unpacked, failures)
         # Otherwise the program that writes into the pipe would fail.
@@ -179,7 +179,7 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
     if not visible:
         return empty
     try:
-        kind_here = find_kind(out_dir)
+        kind_here, _ = find_kind(out_dir)
     except MissingFileError:
         # A killed run may have left hidden files, empty folders, and files of its first scenes.
         names = [path.relative_to(out_dir).as_posix() for path in visible if path.is_file()]
