@@ -553,7 +553,7 @@ def find_span(text, size):
 MESH = "_vh_clean_2.ply"
 OWN_NAMES = {"scannet.lock", "failed.txt", "terms_accepted.txt", ".scannet-prep.lock"}
 # A hurried run, with pauses of at most 17 ms.
-PATIENCE = {"_OUTAGE_S": 20, "_FIRST_ANSWER_S": 5, "_FIRST_PAUSE_S": 5e-6}
+PATIENCE = {"_SILENCE_S": 0.4, "_OUTAGE_S": 20, "_FIRST_ANSWER_S": 5, "_FIRST_PAUSE_S": 5e-6}
 
 
 OPENSSL_EXTENSIONS = """\
@@ -633,7 +633,6 @@ def fetch(server, data_dir, scene_ids=SCENES, *, types=("seg",), bar=None, jobs=
     selection = Selection(scene_ids=tuple(scene_ids))
     plan = download.plan(data_dir, types, selection=selection, base_url=server.base_url)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(download, "_SILENCE_S", 0.4)
         for name, seconds in (PATIENCE | dict(patience)).items():
             patch.setattr(download.fetch, name, seconds)
         return download.run(plan, jobs=jobs, progress=bar, accepts_terms=True)

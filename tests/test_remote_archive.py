@@ -43,7 +43,7 @@ FINAL = {
     "missing": (Status(404), "status 404"),
     "refused": (Status(403), "status 403"),
     "without ranges": (RangesIgnored(), "without the range"),
-    "login": (Page(), "without the range"),
+    "login": (Page(), "a web page in place of the file"),
     "other range": (ShiftedRange(by=1), "without the range"),
     "redirect to a login": (Redirect("/login?token=s3cret"), "status 404"),
     "redirect elsewhere": (Redirect(PATH, origin="ftp://anna:s3cret@host"), "cannot be requested"),

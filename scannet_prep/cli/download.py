@@ -90,12 +90,14 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
+    from scannet_prep.remote.addresses import public_url
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
     selection = shared.selection_from(arguments)
     plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
-    facts: dict[str, Any] = {"data_dir": str(plan.data_dir), "base_url": plan.base_url}
+    shown_url = public_url(base_url)
+    facts: dict[str, Any] = {"data_dir": str(plan.data_dir), "base_url": shown_url}
     if arguments.print_urls:
         files = [{"url": file.url, "path": file.local_path} for file in plan.missing]
         return Outcome(facts | {"files": files}, [file["url"] for file in files])
@@ -105,7 +107,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     if arguments.insecure:
         console.warn("warning: --insecure: anybody can pose as the server")
     console.say(
-        f"download: {plan.base_url} -> {plan.data_dir}: {len(plan.present):,} of "
+        f"download: {shown_url} -> {plan.data_dir}: {len(plan.present):,} of "
         f"{count_of(len(plan.files), 'file')} already there, which are checked; "
         f"about {format_bytes(plan.missing_bytes)} to fetch"
     )

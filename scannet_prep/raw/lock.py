@@ -17,6 +17,8 @@ from pathlib import Path
 
 from scannet_prep.base.files import open_file, read_text
 from scannet_prep.errors import FileError
+from scannet_prep.raw.files import read_raw_file
+from scannet_prep.release.files import FileKind
 
 LOCK_NAME = "scannet.lock"
 
@@ -89,9 +91,30 @@ def digest_file(path: Path) -> LockEntry:
         FileError: It cannot be read.
     """
     digest = hashlib.sha256()
-    size_bytes = 0
     with open_file(path, _MAX_FILE_BYTES) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
-            size_bytes += len(block)
-    return LockEntry(digest.hexdigest(), size_bytes)
+        return LockEntry(digest.hexdigest(), file.tell())
+
+
+def check_file(kind: FileKind, path: Path, recorded: LockEntry | None) -> LockEntry:
+    """Check a file by its record, or else by its content.
+
+    Args:
+        kind: The kind of the file.
+        path: The file, which may have any name.
+        recorded: Its record; None if it has none.
+
+    Returns:
+        Its entry.
+
+    Raises:
+        FileError: It is missing, damaged or another file.
+    """
+    if recorded is None:
+        read_raw_file(kind, path)
+    entry = digest_file(path)
+    if recorded not in (None, entry):
+        problem = f"is not the file recorded in {LOCK_NAME}: {entry}, expected {recorded}"
+        raise FileError(path, problem)
+    return entry

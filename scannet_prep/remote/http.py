@@ -27,7 +27,7 @@ _LONGEST_RETRY_AFTER_S = 3600.0
 _MAX_DETAIL_LETTERS = 200
 # Statuses below 500 that concern the server, not the file.
 _REJECTIONS = (408, 425, 429)
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18})", re.ASCII)
 
 _HINT_CERTIFICATE = (
     "if your network or the mirror has an authority of its own, name its file: "
@@ -81,8 +81,8 @@ class HttpAnswer:
 
     Attributes:
         headers: The headers; their names may be written in any case.
-        start: Position of the body in the file, 0 if it is the whole file; None if the answer does
-            not contain it.
+        start: Position of the body in the file, 0 if it is the whole file, the size if it is an
+            empty range; None if the answer does not contain it.
         size_bytes: Size of the whole file; None if the answer does not contain it.
     """
 
@@ -93,47 +93,52 @@ class HttpAnswer:
         self.size_bytes: int | None = response.raw.length_remaining
         self._response = response
         self._client = client
+        self._first = b""
         if response.status_code != 200:
             self.start = None
             self.size_bytes = None
             content_range = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
             if content_range is not None:
-                self.start, self.size_bytes = map(int, content_range.groups())
+                start, size = content_range.groups()
+                self.size_bytes = int(size)
+                self.start = int(start or size)
 
     def check(self) -> None:
-        """Check that the body is the file (200), a range (206), or that it lies outside (416).
-
-        Raises:
-            RequestError: The status is another one.
-        """
-        status = self._response.status_code
-        if status in (200, 206, 416):
-            return
-        if (self._response.raw.length_remaining or _PIECE_BYTES) < _PIECE_BYTES:
-            # The connection can be used again after its short body has been read.
-            self._response.raw.drain_conn()
-        problem = f"status {status} {self._response.reason}"
-        if status < 500 and status not in _REJECTIONS:
-            raise RefusalError(problem, _HINT_ADDRESSES if status == 407 else _HINT_REFUSED)
-        error = RejectionError(problem)
-        with suppress(KeyError, ValueError, OverflowError, urllib3.exceptions.InvalidHeader):
-            pause_s = urllib3.Retry().parse_retry_after(self.headers["Retry-After"])
-            error.retry_after_s = min(float(pause_s), _LONGEST_RETRY_AFTER_S)
-        raise error
-
-    def pieces(self) -> Iterator[bytes]:
-        """Iterate over the body as it arrives.
+        """Wait for the beginning of the body: bytes of the file, or none of an empty range (416).
 
         No file of the release is empty, or begins with `<`.
 
         Raises:
-            RequestError: The connection broke off, nothing arrives, or a web page.
+            RequestError: The status is another one, the body is empty or a web page, or nothing
+                arrives.
         """
-        piece = self._read_piece()
-        if not piece:
-            raise RefusalError("nothing in place of the file")
-        if self.start == 0 and piece.lstrip().startswith(b"<"):
-            raise RefusalError("a web page in place of the file", _HINT_REFUSED)
+        status = self._response.status_code
+        if status in (200, 206):
+            self._first = self._read_piece()
+            if not self._first:
+                raise RefusalError("nothing in place of the file")
+            if self.start == 0 and self._first.lstrip().startswith(b"<"):
+                raise RefusalError("a web page in place of the file", _HINT_REFUSED)
+        elif status != 416:
+            if (self._response.raw.length_remaining or _PIECE_BYTES) < _PIECE_BYTES:
+                # The connection can be used again after its short body has been read.
+                self._response.raw.drain_conn()
+            problem = f"status {status} {self._response.reason}"
+            if status < 500 and status not in _REJECTIONS:
+                raise RefusalError(problem, _HINT_ADDRESSES if status == 407 else _HINT_REFUSED)
+            error = RejectionError(problem)
+            with suppress(KeyError, ValueError, OverflowError, urllib3.exceptions.InvalidHeader):
+                pause_s = urllib3.Retry().parse_retry_after(self.headers["Retry-After"])
+                error.retry_after_s = min(float(pause_s), _LONGEST_RETRY_AFTER_S)
+            raise error
+
+    def pieces(self) -> Iterator[bytes]:
+        """Iterate over the body as it arrives, once it has been checked.
+
+        Raises:
+            RequestError: The connection broke off, or nothing arrives.
+        """
+        piece = self._first
         while piece:
             yield piece
             piece = self._read_piece()

@@ -10,13 +10,12 @@ Only one run works in a folder at a time, so nothing else writes to these files.
 
 from __future__ import annotations
 
-import itertools
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from scannet_prep.base.files import read_file, writing
+from scannet_prep.base.files import read_file
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import FileError
 from scannet_prep.remote.http import BrokenConnectionError, HttpAnswer, HttpClient, RequestError
@@ -55,25 +54,21 @@ class PartialFile:
 
         Raises:
             RequestError: The file is still incomplete, or larger than `max_bytes`.
-            OutputError: It cannot be written, for example because the disk is full.
+            OSError: It cannot be written, for example because the disk is full.
         """
         headers = {}
-        if self.size_bytes > 0:
+        if self._version:
             headers = {"Range": f"bytes={self.size_bytes}-", "If-Range": self._version}
-        try:
-            with writing(self.target), client.open(url, headers) as answer:
-                answer.check()
-                self._append(self._start(answer), max_bytes)
-            if answer.size_bytes not in (None, self.size_bytes):
-                problem = f"broken off after {self.size_bytes:,} of {answer.size_bytes:,} bytes"
-                raise BrokenConnectionError(problem)
-        except RequestError:
-            if not self._version:
-                self.drop()
-            raise
+        with client.open(url, headers) as answer:
+            answer.check()
+            self._prepare(answer)
+            self._append(answer.pieces(), max_bytes)
+        if answer.size_bytes not in (None, self.size_bytes):
+            problem = f"broken off after {self.size_bytes:,} of {answer.size_bytes:,} bytes"
+            raise BrokenConnectionError(problem)
 
     def drop(self) -> None:
-        """Delete the bytes, which do not belong to the file, or cannot be resumed."""
+        """Delete the bytes, which do not belong to the file."""
         self.size_bytes = 0
         self._version = ""
         # In this order, a kill in between cannot leave bytes beside the version of others.
@@ -84,41 +79,21 @@ class PartialFile:
         """Give the complete file its final name.
 
         Raises:
-            OutputError: Something else has this name.
+            OSError: Something else has this name.
         """
-        with writing(self.target):
-            # In this order, a kill in between cannot leave a version without its file.
-            self._version_path.unlink(missing_ok=True)
-            self.path.replace(self.target)
+        # In this order, a kill in between cannot leave a version without its file.
+        self._version_path.unlink(missing_ok=True)
+        self.path.replace(self.target)
 
-    def _start(self, answer: HttpAnswer) -> Iterator[bytes]:
-        """Return the pieces of the body to append: the whole file, or the rest of it."""
-        if answer.start != 0 and not self._is_continued_by(answer):
-            self.drop()
-            problem = "the server sent another range or version than was requested"
-            raise BrokenConnectionError(problem)
-        pieces = answer.pieces()
-        first = next(pieces)
-        # Now it is no web page. It is the whole file if nothing was received before, the version
-        # has changed, or the server ignores ranges.
-        if answer.start == 0:
-            self._start_over(answer)
-        return itertools.chain([first], pieces)
-
-    def _is_continued_by(self, answer: HttpAnswer) -> bool:
-        """Whether an answer begins at the first missing byte and comes from the same version.
-
-        The version is checked here because servers that ignore `If-Range` send the rest of any
-        version. Those must repeat an ETag (RFC 9110, 15.3.7), but may leave out a date.
-        """
-        if answer.start != self.size_bytes:
-            return False
-        if self._version.startswith('"'):
-            return answer.headers.get("ETag", "") == self._version
-        return answer.headers.get("Last-Modified", "") in ("", self._version)
-
-    def _start_over(self, answer: HttpAnswer) -> None:
-        """Delete the bytes received so far, and record the new version."""
+    def _prepare(self, answer: HttpAnswer) -> None:
+        """Prepare for the body, which is the whole file or the rest of it."""
+        if answer.start != 0:
+            if not self._is_continued_by(answer):
+                self.drop()
+                problem = "the server sent another range or version than was requested"
+                raise BrokenConnectionError(problem)
+            return
+        # Nothing was received before, the version has changed, or the server ignores ranges.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.drop()
         version = answer.headers.get("ETag", "")
@@ -128,6 +103,18 @@ class PartialFile:
         if version.isprintable():
             self._version = version
         self._version_path.write_bytes(self._version.encode("latin-1", "replace"))
+
+    def _is_continued_by(self, answer: HttpAnswer) -> bool:
+        """Whether an answer begins at the first missing byte and comes from the same version.
+
+        The version is checked here because servers that ignore `If-Range` send the rest of any
+        version. Those must repeat an ETag (RFC 9110, 15.3.7), but may leave out a date.
+        """
+        if not self._version or answer.start != self.size_bytes:
+            return False
+        if self._version.startswith('"'):
+            return answer.headers.get("ETag", "") == self._version
+        return answer.headers.get("Last-Modified", "") in ("", self._version)
 
     def _append(self, pieces: Iterator[bytes], max_bytes: int) -> None:
         """Append the body of an answer to the file, as it arrives."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from scannet_prep.base.files import (
     check_space,
-    make_directory,
     run_lock,
     write_atomically,
     write_if_changed,
@@ -25,24 +24,20 @@ from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TERMS_URL
 from scannet_prep.release.scenes import Split
-from scannet_prep.remote.http import HttpClient
 from scannet_prep.stages.download.fetch import DownloadReport, Fetcher
-from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile, plan
+from scannet_prep.stages.download.plan import DownloadPlan, plan
 from scannet_prep.stages.scene_run import write_failed_list
 
 __all__ = [
     "HOW_TO_SIGN",
     "DownloadPlan",
     "DownloadReport",
-    "RemoteFile",
     "check_terms",
     "has_accepted_terms",
     "plan",
     "run",
 ]
 
-# How long the server may be silent in one request.
-_SILENCE_S = 60.0
 # The address, the procedure and the week are from the README of ScanNet's own repository.
 HOW_TO_SIGN = (
     f"To sign the terms, fill in the form {TERMS_URL} and send it from the e-mail address of your "
@@ -84,24 +79,20 @@ def run(
         TransferError: The server has served nothing in this run, or refuses all of the first files.
     """
     data_dir = plan.data_dir
-    report = DownloadReport(plan, read_tree_lock(data_dir))
+    total_bytes = sum(file.kind.typical_bytes for file in [*plan.present, *plan.missing])
     check_terms(data_dir, accepts_terms=accepts_terms)
-    is_first = not has_accepted_terms(data_dir)
-    missing_bytes = plan.missing_bytes
-    total_bytes = sum(file.kind.typical_bytes for file in plan.files)
-    # scans/ holds nearly all files, and may be a link to another disk.
-    check_space((data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), missing_bytes)
-    make_directory(data_dir)
-    if is_first:
+    if not has_accepted_terms(data_dir):
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(data_dir / ACCEPTANCE_NAME, [text.encode()])
+    # scans/ holds nearly all files, and may be a link to another disk.
+    check_space((data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), plan.missing_bytes)
 
     progress = progress or Progress()
     with run_lock(data_dir), progress.work("download", total_bytes, "B"):
-        client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
+        report = DownloadReport(plan, read_tree_lock(data_dir))
         try:
-            Fetcher(report, client, progress, is_known=is_known).run(jobs)
+            Fetcher(report, progress, is_insecure=is_insecure, is_known=is_known).run(jobs)
         finally:
             _record(report)
     return report
@@ -133,9 +124,11 @@ def _record(report: DownloadReport) -> None:
     Raises:
         OutputError: The results cannot be written.
     """
-    data_dir = report.plan.data_dir
-    if report.locked:
-        write_if_changed(data_dir / LOCK_NAME, encode_lock(report.locked))
-    incomplete = {*report.plan.files}.difference(report.fetched, report.kept)
+    plan = report.plan
+    incomplete = {*plan.present, *plan.missing}.difference(report.fetched, report.kept)
     scene_ids = {file.scene_id for file in incomplete}
-    write_failed_list(data_dir, scene_ids - {""})
+    write_failed_list(plan.data_dir, scene_ids - {""})
+    # A copy: threads of an interrupted run may still add to it.
+    locked = report.locked.copy()
+    if locked:
+        write_if_changed(plan.data_dir / LOCK_NAME, encode_lock(locked))

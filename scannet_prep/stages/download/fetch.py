@@ -5,7 +5,8 @@
        |         v  failed
        +----- suspects --counted as soon as something is served--> waiting, or given up
 
-The main thread alone decides; every other thread makes one request, and checks what it brings.
+`Fetcher.fetch` is the way of one file: one request, in a thread of its own. `Fetcher.run` is the
+loop above it, which knows the server: it alone decides what is requested when, and given up.
 
 After five failures in a row, or if nothing else is left, the server may be down. Then a byte of a
 file is requested that the server has sent before. If it is served, the failures were those of the
@@ -16,24 +17,26 @@ pauses shorter, then adds a connection. So a server that admits few requests rec
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from queue import Empty, SimpleQueue
 
+from scannet_prep.base.files import writing
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
-from scannet_prep.raw.files import read_raw_file
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, check_file
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.remote.http import HttpClient, RefusalError, RequestError
 from scannet_prep.remote.partial import PartialFile
 from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile
 
+# How long the server may be silent in one request.
+_SILENCE_S = 60.0
 # How long the server may serve nothing in a run: before it has served anything, and later.
 _FIRST_ANSWER_S = 180.0
 _OUTAGE_S = 4 * 3600.0
@@ -44,10 +47,10 @@ _MAX_PAUSES = 20
 _PROOF_BYTES = 16 << 10
 # After this many failures without a success, the server may be down, or refuse everything.
 _MAX_SUSPECTS = 5
-_PATIENCE_PERCENT = 100
 # If no file has ever been served, and one is still refused after so many pauses, the run ends.
 _MAX_REFUSALS = 3
-_POLL_INTERVAL_S = 0.01
+# How often the bytes that have arrived are counted.
+_PROGRESS_INTERVAL_S = 0.1
 
 _HINT_DAMAGED = (
     "the server's file may be damaged: try again later; if it is a new version of a recorded file, "
@@ -105,27 +108,27 @@ class Fetcher:
 
     Args:
         report: Receives the results.
-        client: The connections to the server.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
+        is_insecure: Whether any certificate of the server is accepted.
         is_known: Whether the server has served other files before.
     """
 
     def __init__(
         self,
         report: DownloadReport,
-        client: HttpClient,
         progress: Progress,
         *,
-        is_known: bool = False,
+        is_insecure: bool,
+        is_known: bool,
     ) -> None:
         self._report = report
-        self._client = client
         self._progress = progress
-        self._waiting: deque[_Task] = deque()
         # Files that failed since something was last served.
-        self._suspects: list[tuple[_Task, RequestError]] = []
-        # Each future gives the record of the complete file.
-        self._running: dict[Future[LockEntry], _Task] = {}
+        self._suspects: dict[_Task, RequestError] = {}
+        self._running: dict[Future[None], _Task] = {}
+        self._ended: SimpleQueue[Future[None]] = SimpleQueue()
+        # Whether something has been served since the last decision.
+        self._is_served = False
         # The length of the next pause; 0 while the server is up.
         self._pauses = 0
         # No request is made before this time of the monotonic clock.
@@ -135,11 +138,17 @@ class Fetcher:
         self._deadline_s = time.monotonic() + patience_s
         # How many connections may be used. After a pause, it is 1 until the server is up.
         self._width = _MAX_SUSPECTS
-        self._probes = itertools.count()
-        self._total = ""
-        # Typical sizes of the files that are fetched, kept or given up; and what the bar shows.
+        # Typical sizes of the files that are fetched, kept or given up.
         self._done_bytes = 0
-        self._shown_bytes = 0
+        self._client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
+        self._tasks: list[_Task] = []
+        plan = report.plan
+        # Existing files first: they need no server.
+        for files, are_present in ((plan.present, True), (plan.missing, False)):
+            for file in files:
+                part = PartialFile(plan.data_dir / file.local_path)
+                self._tasks.append(_Task(file, part, are_present))
+        self._waiting = deque(self._tasks)
 
     def run(self, jobs: int) -> None:
         """Check existing files and fetch the others, until each is there or given up.
@@ -148,123 +157,120 @@ class Fetcher:
             TransferError: The server has served nothing for too long, or refuses the first files.
             DiskFullError: The disk is full.
         """
-        plan = self._report.plan
-        tasks = []
-        for number, file in enumerate(plan.files):
-            part = PartialFile(plan.data_dir / file.local_path)
-            tasks.append(_Task(file, part, is_present=number < len(plan.present)))
-        self._waiting.extend(tasks)
-        self._total = f"{len(tasks):,} files"
         threads = ThreadPoolExecutor(jobs, thread_name_prefix="download")
+        shown_bytes = 0
         try:
             while self._waiting or self._suspects or self._running:
-                if time.monotonic() >= self._resume_s:
-                    self._start(threads, jobs)
-                self._handle_results()
+                pause_s = self._start(threads, jobs)
+                with suppress(Empty):
+                    ended = self._ended.get(timeout=min(pause_s, _PROGRESS_INTERVAL_S))
+                    self._settle(ended)
+                arrived_bytes = self._done_bytes
+                for task in self._running.values():
+                    arrived_bytes += task.part.received_bytes
+                self._progress.advance(arrived_bytes - shown_bytes)
+                shown_bytes = arrived_bytes
         finally:
             self._client.is_stopped.set()
             # An interrupted run does not wait for its requests.
             threads.shutdown(wait=False, cancel_futures=True)
-            self._report.received_bytes = sum(task.part.received_bytes for task in tasks)
+            self._report.received_bytes = sum(task.part.received_bytes for task in self._tasks)
 
-    def _start(self, threads: ThreadPoolExecutor, jobs: int) -> None:
-        """Start as many requests as there are connections, unless the server may be down."""
-        if len(self._suspects) >= min(self._width, _MAX_SUSPECTS) or not self._waiting:
-            if self._suspects and not self._running:
-                self._ask_server(self._suspects[-1][1])
-            return
-        width = min(self._width, jobs)
-        now_s = time.monotonic()
-        while self._waiting and len(self._running) < width and self._waiting[0].ready_s <= now_s:
-            task = self._waiting.popleft()
-            task.most_bytes = max(task.most_bytes, task.part.size_bytes)
-            task.earlier_bytes = task.part.received_bytes
-            self._running[threads.submit(self._fetch, task)] = task
+    def fetch(self, task: _Task) -> None:
+        """Keep a file that is there and right; otherwise receive, check and publish it.
 
-    def _fetch(self, task: _Task) -> LockEntry:
-        """Check an existing file; if it is damaged or missing, request the missing bytes once.
+        A complete file is recorded before it has its final name, so that an interruption leaves
+        none without its record.
 
         Raises:
-            RequestError: The file is incomplete, damaged or another file.
-            OutputError: It cannot be written.
+            RequestError: One request did not suffice, or brought something else.
+            OSError: The file cannot be written.
         """
         part = task.part
+        kind = task.file.kind
+        locked = self._report.locked
+        name = task.file.local_path
         if task.is_present:
             try:
-                return self._check(task.file, part.target)
+                locked[name] = check_file(kind, part.target, locked.get(name))
             except FileError as error:
                 task.is_present = False
                 self._progress.note(f"{error.message}; fetching it again")
-        part.receive(self._client, task.file.url, task.file.kind.max_bytes)
+            else:
+                return
+        part.receive(self._client, task.file.url, kind.max_bytes)
         try:
-            return self._check(task.file, part.path)
+            locked[name] = check_file(kind, part.path, locked.get(name))
         except FileError as error:
             part.drop()
             problem = f"is not what it should be: {error.problem}"
             raise RequestError(problem, _HINT_DAMAGED) from None
+        part.publish()
 
-    def _check(self, file: RemoteFile, path: Path) -> LockEntry:
-        """Check a file by its record, or else by its content.
+    def _start(self, threads: ThreadPoolExecutor, jobs: int) -> float:
+        """Start as many requests as there are connections, unless the server may be down.
 
-        Raises:
-            FileError: It is damaged or another file.
+        Returns:
+            The seconds after which to call this again, if no request ends before.
         """
-        digest = digest_file(path)
-        recorded = self._report.locked.get(file.local_path)
-        if recorded is None:
-            read_raw_file(file.kind, path)
-        elif digest != recorded:
-            problem = f"is not the file recorded in {LOCK_NAME}: {digest}, expected {recorded}"
-            raise FileError(path, problem)
-        return digest
+        if self._is_served:
+            self._note_success()
+        pause_s = self._resume_s - time.monotonic()
+        if pause_s > 0:
+            return pause_s
+        is_doubtful = len(self._suspects) >= min(self._width, _MAX_SUSPECTS) or not self._waiting
+        if self._suspects and is_doubtful:
+            if self._running:
+                return _PROGRESS_INTERVAL_S
+            self._ask_server()
+            return 0
+        while self._waiting and len(self._running) < min(self._width, jobs):
+            pause_s = self._waiting[0].ready_s - time.monotonic()
+            if pause_s > 0:
+                return pause_s
+            task = self._waiting.popleft()
+            task.most_bytes = max(task.most_bytes, task.part.size_bytes)
+            task.earlier_bytes = task.part.received_bytes
+            future = threads.submit(self.fetch, task)
+            self._running[future] = task
+            future.add_done_callback(self._ended.put)
+        return _PROGRESS_INTERVAL_S
 
-    def _handle_results(self) -> None:
-        """Wait a little for the end of requests, and show how much has arrived."""
-        if not self._running:
-            time.sleep(_POLL_INTERVAL_S)
-        ended, _ = wait(self._running, _POLL_INTERVAL_S, FIRST_COMPLETED)
-        for future in ended:
-            self._settle(self._running.pop(future), future)
-        arrived_bytes = sum(task.part.received_bytes for task in self._running.values())
-        shown_bytes = self._done_bytes + arrived_bytes
-        self._progress.advance(shown_bytes - self._shown_bytes)
-        self._shown_bytes = shown_bytes
-
-    def _settle(self, task: _Task, future: Future[LockEntry]) -> None:
-        """Handle the result of a request."""
+    def _settle(self, future: Future[None]) -> None:
+        """Record the result of a request; what follows from it is decided afterwards."""
         report = self._report
+        task = self._running.pop(future)
         try:
-            entry = future.result()
-            # First, so that an interruption leaves no complete file without its record.
-            report.locked[task.file.local_path] = entry
+            with writing(task.part.target):
+                future.result()
             if task.is_present:
                 report.kept.append(task.file)
             else:
-                task.part.publish()
                 report.fetched.append(task.file)
-                self._note_success()
+                self._is_served = True
             self._done_bytes += task.file.kind.typical_bytes
         except RequestError as error:
             self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
-            self._suspects.append((task, error))
+            self._suspects[task] = error
             if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
-                self._note_success()
+                self._is_served = True
         except DiskFullError:
             raise
         except OutputError as error:
             self._give_up(task, error)
         done = len(report.kept) + len(report.fetched) + len(report.failures)
-        self._progress.status(f"{done:,}/{self._total}")
+        self._progress.status(f"{done:,}/{len(self._tasks):,} files")
 
     def _note_success(self) -> None:
         """Count the failures so far, which were those of the files, because the server is up."""
+        self._is_served = False
         self._deadline_s = time.monotonic() + _OUTAGE_S
         if self._pauses:
             self._pauses //= 2
             self._pause()
         else:
             self._width += 1
-        for task, error in self._suspects:
+        for task, error in self._suspects.items():
             self._count(task, error)
         self._suspects.clear()
 
@@ -274,7 +280,7 @@ class Fetcher:
         if task.part.size_bytes >= task.most_bytes + _PROOF_BYTES:
             # More of the file is here than ever.
             task.spent_percent = 0
-        if task.spent_percent >= _PATIENCE_PERCENT:
+        if task.spent_percent >= 100:
             self._give_up(task, error)
             return
         task.ready_s = _draw_end_of_pause(task.spent_percent / 5)
@@ -286,7 +292,7 @@ class Fetcher:
         self._report.failures.append(Finding.from_error(error, url, task.file.scene_id))
         self._done_bytes += task.file.kind.typical_bytes
 
-    def _ask_server(self, error: RequestError) -> None:
+    def _ask_server(self) -> None:
         """Find out whether the server is up. If not, pause; the failures so far are not counted.
 
         Raises:
@@ -295,12 +301,14 @@ class Fetcher:
         if self._is_up():
             self._note_success()
             return
-        self._waiting.extend(task for task, _ in self._suspects)
+        *_, error = self._suspects.values()
+        self._waiting.extend(self._suspects)
         self._suspects.clear()
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
         has_files = self._report.fetched or self._report.kept
         if time.monotonic() > self._deadline_s or (is_refused and not has_files):
-            problem = f"{self._report.plan.base_url}: no file was served: {error.message}"
+            base_url = public_url(self._report.plan.base_url)
+            problem = f"{base_url}: no file was served: {error.message}"
             raise TransferError(problem, error.hint or _HINT_CONTINUE)
         self._width = 1
         self._pauses = min(self._pauses + 1, _MAX_PAUSES)
@@ -312,14 +320,14 @@ class Fetcher:
         served = self._report.fetched or self._report.kept
         if not served:
             return False
-        # Each time another one, which the server may have removed since.
-        file = served[next(self._probes) % len(served)]
+        # Any of them: the server may have removed some since.
+        file = random.choice(served)  # noqa: S311
         path = self._report.plan.data_dir / file.local_path
         try:
             with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
                 answer.check()
-                next(answer.pieces())
-                return answer.size_bytes in (None, path.stat().st_size)
+                is_whole = answer.size_bytes in (None, path.stat().st_size)
+                return is_whole and any(answer.pieces())
         except (RequestError, OSError):
             return False
 
@@ -330,5 +338,5 @@ class Fetcher:
 
 def _draw_end_of_pause(failures: float) -> float:
     """Draw the time of the next attempt: clients that failed together do not retry together."""
-    growth: float = 1.5 ** min(failures, _MAX_PAUSES)
+    growth: float = 1.5**failures
     return time.monotonic() + _FIRST_PAUSE_S * growth * random.uniform(0.5, 1.5)  # noqa: S311

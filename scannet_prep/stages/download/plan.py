@@ -14,7 +14,6 @@ from scannet_prep.raw.lock import LockEntry, read_tree_lock
 from scannet_prep.release import files as release
 from scannet_prep.release.files import BASE_URL, FileKind
 from scannet_prep.release.scenes import Split, official_splits
-from scannet_prep.remote.addresses import public_url
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
@@ -41,26 +40,23 @@ class DownloadPlan:
 
     Attributes:
         data_dir: The data folder.
-        base_url: The address of the server for messages, without a password.
+        base_url: The address of the server.
         present: The files that exist and are complete as far as their size shows. `run` checks
             each of them.
         missing: All other files.
+        missing_bytes: Typical size of the missing files.
     """
 
     data_dir: Path
     base_url: str
     present: list[RemoteFile]
     missing: list[RemoteFile]
+    missing_bytes: int
 
     @property
     def files(self) -> list[RemoteFile]:
-        """All selected files, existing ones first: they need no server."""
+        """All selected files."""
         return [*self.present, *self.missing]
-
-    @property
-    def missing_bytes(self) -> int:
-        """Typical size of the missing files."""
-        return sum(file.kind.typical_bytes for file in self.missing)
 
 
 def plan(
@@ -87,17 +83,19 @@ def plan(
     # scene is neither, and any other scene raises an error.
     scenes, _ = select_scenes(official_splits(), selection or Selection(), data_dir, {})
     locked = read_tree_lock(data_dir)
-    planned = DownloadPlan(data_dir, public_url(base_url), present=[], missing=[])
+    present: list[RemoteFile] = []
+    missing: list[RemoteFile] = []
     for file in _list_files(scenes, _find_kinds(types), base_url.rstrip("/")):
         path = data_dir / file.local_path
         is_present = _is_present(path, file.kind, locked.get(file.local_path))
-        (planned.present if is_present else planned.missing).append(file)
-    if not planned.files:
+        (present if is_present else missing).append(file)
+    if not present and not missing:
         raise UsageError(
             "no file of these types exists for these scenes",
             "test scenes have no annotation: choose other --types, or scenes of train or val",
         )
-    return planned
+    missing_bytes = sum(file.kind.typical_bytes for file in missing)
+    return DownloadPlan(data_dir, base_url, present, missing, missing_bytes)
 
 
 def _find_kinds(types: Sequence[str]) -> list[FileKind]:
