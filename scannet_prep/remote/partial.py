@@ -44,8 +44,9 @@ class PartialFile:
         with suppress(FileError, OSError):
             status = self.path.lstat()
             version = read_file(self._version_path, _MAX_VERSION_BYTES).decode("latin-1")
-            # Not through a link, which leads elsewhere, and not from a pipe, which never ends.
-            if version and stat.S_ISREG(status.st_mode):
+            # Not through a link, which leads elsewhere, and not from a pipe, which never ends. A
+            # version may consist of zeros after a loss of power.
+            if version and version.isprintable() and stat.S_ISREG(status.st_mode):
                 self._version = version
                 self.size_bytes = status.st_size
 
@@ -112,6 +113,9 @@ class PartialFile:
         """
         if not self._version or answer.start != self.size_bytes:
             return False
+        if answer.start == answer.size_bytes:
+            # Nothing follows: an earlier run received all bytes, but did not check them.
+            return True
         if self._version.startswith('"'):
             return answer.headers.get("ETag", "") == self._version
         return answer.headers.get("Last-Modified", "") in ("", self._version)
