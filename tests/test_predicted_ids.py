@@ -120,10 +120,14 @@ def follow_hint(hint, ids, named, predicted):
     formula, file, label_set = re.search(
         r"save (.*) as (\.\w+).* with --label-set (\w+)", hint
     ).groups()
-    converted = eval(formula, {"np": np, "scannet_prep": scannet_prep, "ids": ids})
+    # One id more, before the first class, is none.
+    none_id = min(named.train_ids) - 1
+    names = {"np": np, "scannet_prep": scannet_prep, "ids": np.append(ids, none_id)}
+    *converted, none = eval(formula, names).tolist()
+    assert none == (none_id if file == ".txt" else -1)
     assert label_set == named.label_set.name.lower()
     expected = np.array(named.label_set.ids)[predicted] if file == ".txt" else predicted
-    assert converted.tolist() == expected.tolist(), hint
+    assert converted == expected.tolist(), hint
 
 
 def replace_wall(labels, class_count):
@@ -170,4 +174,6 @@ def test_ids_that_are_no_class_are_refused_with_their_number():
     assert check(SCANNET20, predicted, None, "semantic") == ("", "")
     predicted[predicted == 0] = 255
     problem, _ = check(SCANNET20, predicted, None, "semantic")
-    assert re.fullmatch(r"1\d,\d{3} vertices are unlabeled, but only 0 are wall", problem)
+    assert re.fullmatch(
+        r"0 vertices are wall, expected more than the 1\d,\d{3} of no class", problem
+    )

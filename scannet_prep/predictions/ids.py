@@ -149,7 +149,9 @@ class IdCounts:
         floors = self._counts[label_set["floor"].train_id]
         stuff = walls + floors
         if is_semantic and unlabeled >= walls:
-            problems.append(f"{unlabeled:,} vertices are unlabeled, but only {walls:,} are wall")
+            problems.append(
+                f"{walls:,} vertices are wall, expected more than the {unlabeled:,} of no class"
+            )
         if stuff and not is_semantic:
             total = self._counts.sum()
             problems.append(f"{stuff:,} of {total:,} instances are wall or floor")

@@ -90,7 +90,8 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         if task == "instance":
             predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
-            table = f"np.array(scannet_prep.{each.name.upper()}.things)"
+            # Ids of no class become -1, the last entry.
+            table = f"np.array([*scannet_prep.{each.name.upper()}.things, -1])"
             rows += [
                 (
                     f"{name} + 1",

@@ -111,8 +111,8 @@ class Predictions(NamedTuple):
             return ids
         [scores] = load_arrays(path, "prob")
         is_table = scores.ndim == 2 and scores.size > 0
-        is_float = scores.dtype.kind == "f"
-        if not (is_table and is_float) or np.isnan(scores).any():
+        is_number = scores.dtype.kind in "iuf"
+        if not (is_table and is_number) or np.isnan(scores).any():
             found = describe_array(scores)
             raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
         columns = scores.argmax(axis=1)
