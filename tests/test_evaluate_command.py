@@ -266,6 +266,7 @@ def test_evaluate_and_view_name_the_numbering_of_instances_without_wall_and_floo
         counted = np.flatnonzero(labels > 1)
         scores = np.full(len(counted), 0.5)
         save_instances(tmp_path / "pred", scene_id, masks[counted], labels[counted] - 2, scores)
+        save_instances(tmp_path / "one", scene_id, masks[counted], scores.astype(int) + 4, scores)
     options = ("--gt", place, "--task", "instance")
 
     outcome = run_main("evaluate", tmp_path / "pred", *options)
@@ -280,6 +281,9 @@ def test_evaluate_and_view_name_the_numbering_of_instances_without_wall_and_floo
     # Masks alone are perfect in either numbering.
     agnostic = run_main("evaluate", tmp_path / "pred", *options, "--class-agnostic", "--json")
     assert agnostic.json["scores"]["means"]["all"]["ap"] == 1
+    one_class = run_main("evaluate", tmp_path / "one", *options)
+    note = "warning: all predictions have the class chair: --class-agnostic scores masks alone\n"
+    assert (one_class.status, one_class.stderr) == (0, note)
     page = ("-o", tmp_path / "page.html", "--source", place, "--task", "instance")
     assert name in run_main("view", SCENE, "--pred", tmp_path / "pred", *page).stderr
 
