@@ -23,10 +23,8 @@ Plan: TypeAlias = list[list[int]]
 # epoch to epoch. With 1.5 % of room, and sizes like those of ScanNet's scenes, 1 % of the pairs
 # that share a batch do so again in the next epoch (0.3 % would by chance).
 _MAX_FILL = 0.985
-# How often each scene is offered an exchange, on average.
-_OFFERS_PER_SCENE = 100
-# Batches of more scenes than this get no more offers than batches of this many.
-_MANY_SCENES = 40
+# How many exchanges are offered for each scene.
+_OFFERS_PER_SCENE = 50
 # How much fuller than the mean a batch may become, even if the budget would allow more: with even
 # batches, all steps take about the same memory and time.
 _MAX_EXCESS = 1.03
@@ -54,11 +52,10 @@ def pack(lengths: Integers, max_points: int, world_size: int) -> Plan:
     order = np.argsort(-lengths, kind="stable")
     batches = _pack_best_fit(order.tolist(), lengths.tolist(), max_points)
 
-    # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks.
-    is_oversize = lengths > max_points
-    regular_points = lengths[~is_oversize].sum()
-    roomy_count = int(regular_points / max_points / _MAX_FILL)
-    roomy_count += int(is_oversize.sum())
+    # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks. A
+    # scene above the budget fills a batch.
+    filled_count = np.minimum(lengths, max_points).sum() / max_points
+    roomy_count = int(filled_count / _MAX_FILL)
     step_count = math.ceil(max(len(batches), roomy_count) / world_size)
     count = step_count * world_size
     # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
@@ -67,15 +64,11 @@ def pack(lengths: Integers, max_points: int, world_size: int) -> Plan:
     if count < len(batches):
         count = len(lengths)
 
-    # Split as many batches as are missing into two parts of similar size, those of most scenes
-    # first. As long as there are fewer batches than scenes, one of them has several scenes.
+    # Split the batch of most scenes into two parts of similar size, until there are enough.
     while len(batches) < count:
-        batches.sort(key=len, reverse=True)
-        # The slice is a copy, so that batches can be added meanwhile.
-        for batch in batches[: count - len(batches)]:
-            if len(batch) > 1:
-                batches.append(batch[1::2])
-                del batch[1::2]
+        fullest = max(batches, key=len)
+        batches.append(fullest[1::2])
+        del fullest[1::2]
     return batches
 
 
@@ -148,50 +141,33 @@ def _exchange_scenes(
     """Make a random packing from one that fits, with as many batches and within the same limits.
 
     To pack shuffled scenes from scratch would need one batch more in some epochs than in others.
-    So the batches are paired at random, again and again. A random scene of each changes places
-    with a random scene of the other if both batches then are within the limits. A scene above the
-    budget never changes places, because every batch with it is above the limits.
+    So two scenes are drawn again and again, and change places if both batches then are within the
+    limits. A scene above the budget never does, because every batch with it is above the limits.
     """
-    # New arrays, which are changed below: the scenes of all batches, one batch after the other, and
-    # the vertices of each batch.
-    scenes = np.concatenate(packing)
-    loads = sum_loads(packing, lengths)
-    counts = np.array([len(batch) for batch in packing])
-    ends = np.cumsum(counts)
-    starts = ends - counts
-
-    regular_loads = loads[loads <= max_points]
-    if len(regular_loads) < 2:
-        return packing
-    # The limits: highest and lowest number of vertices, at equal distances from the mean. Sums of
-    # whole numbers are exact, so all processors plan the same.
-    mean = int(regular_loads.sum()) / len(regular_loads)
-    highest = max(float(regular_loads.max()), _MAX_EXCESS * mean)
-    highest = min(float(max_points), highest)
+    # Whole numbers of Python, whose sums are exact, so that all processors plan the same.
+    sizes = lengths.tolist()
+    loads = sum_loads(packing, lengths).tolist()
+    batch_of = {scene: number for number, batch in enumerate(packing) for scene in batch}
+    # The limits: highest and lowest number of vertices, at equal distances from the mean.
+    mean = sum(loads) / len(loads)
+    highest = min(max_points, max(*loads, _MAX_EXCESS * mean))
     lowest = 2 * mean - highest
 
-    pair_count = len(packing) // 2
-    mean_scenes = min(len(scenes) / len(packing), _MANY_SCENES)
-    for _ in range(int(_OFFERS_PER_SCENE * mean_scenes)):
-        # The two batches of each pair, (2, P), and the positions in `scenes` of the scenes that
-        # they offer, (2, P).
-        order = generator.permutation(len(packing))
-        pairs = order[: 2 * pair_count].reshape(2, pair_count)
-        offsets = generator.random(pairs.shape) * counts[pairs]
-        positions = starts[pairs] + offsets.astype(np.int64)
+    offers = generator.integers(len(sizes), size=(_OFFERS_PER_SCENE * len(sizes), 2))
+    for scene, other_scene in offers.tolist():
+        batch = batch_of[scene]
+        other = batch_of[other_scene]
+        change = sizes[other_scene] - sizes[scene]
+        new_loads = loads[batch] + change, loads[other] - change
+        # One of them may be below the lowest number, if the two do not become less even.
+        floor = min(loads[batch], loads[other], lowest)
+        if max(new_loads) <= highest and min(new_loads) >= floor:
+            batch_of[scene] = other
+            batch_of[other_scene] = batch
+            loads[batch] += change
+            loads[other] -= change
 
-        # The vertices that each batch would have. One of them may fall below the lowest number, if
-        # the two do not become less even.
-        first, second = lengths[scenes[positions]]
-        change = second - first
-        old_loads = loads[pairs]
-        new_loads = old_loads + np.stack([change, -change])
-        floor = np.minimum(old_loads.min(axis=0), lowest)
-        is_done = new_loads.max(axis=0) <= highest
-        is_done &= new_loads.min(axis=0) >= floor
-
-        done = positions[:, is_done]
-        scenes[done] = scenes[done[::-1]]
-        loads[pairs[:, is_done]] = new_loads[:, is_done]
-    parts = np.split(scenes, ends[:-1])
-    return [part.tolist() for part in parts]
+    batches: Plan = [[] for _ in packing]
+    for scene in generator.permutation(len(sizes)).tolist():
+        batches[batch_of[scene]].append(scene)
+    return batches
