@@ -313,6 +313,8 @@ def _attempt(
         found = check()
     except ScanNetPrepError as error:
         found = _problem(error.message, error.hint)
+    except ModuleNotFoundError as error:
+        found = _problem(f"{error.name} is not installed", f"pip install {error.name}")
     except Exception as error:  # noqa: BLE001 - a driver may raise anything
         first_line, *_ = f"{type(error).__name__}: {error}".splitlines()
         found = _problem(first_line, hint)

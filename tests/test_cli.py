@@ -62,6 +62,10 @@ def test_help_of_command_fits_80_columns_and_its_examples_are_accepted(command, 
             example = re.split(r"  \S|\||>", line.strip())[0]
             PARSER.parse_args(shlex.split(example)[1:])
 
+    monkeypatch.setenv("COLUMNS", "60")
+    _, description, *_ = run_main(command, "--help").stdout.split("\n\n")
+    assert max(map(len, description.splitlines())) <= 60
+
 
 @pytest.mark.parametrize(
     ("words", "problem", "hint"),

@@ -78,6 +78,16 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
     assert f"folder: {tmp_path}: " in empty.stdout
     assert "scenes:" not in empty.stdout
 
+    quiet = run_main("doctor", tmp_path / "none", "--quiet")
+    assert (quiet.status, quiet.stdout) == (3, "")
+    assert f"problem: scenes: {tmp_path / 'none'}: no such file or folder\nhint: " in quiet.stderr
+
+
+def test_ranks_cannot_be_compared_without_pytorch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (check,) = doctor.check_ranks("")
+    assert (check.severity, check.hint) == ("problem", "pip install torch")
+
 
 def test_scenes_are_counted_and_faults_of_the_place_are_problems(
     raw_dir, out_dir, archive_path, tmp_path

@@ -71,6 +71,12 @@ def test_fetching_needs_accepted_terms(release, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_mirror_of_the_environment_is_fetched_from(release, own_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("SCANNET_PREP_BASE_URL", release[1].base_url)
+    words = ("frames", own_dir, "-o", tmp_path / "out", "--scenes", VAL, "--fetch", "--json")
+    assert run_main(*words).json["made"] == [VAL]
+
+
 def test_stream_stays_until_its_frames_are_complete(release, own_dir, tmp_path):
     _, server = release
     out_dir = tmp_path / "out"

@@ -42,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
     @property
     def is_error(self) -> bool:
         """Whether something is wrong."""
-        return self.severity == "error"
+        return self.severity in ("error", "problem")
 
     def __lt__(self, other: Finding) -> bool:
         """Sort by severity, scene and subject."""

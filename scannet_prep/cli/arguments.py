@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from scannet_prep.errors import UsageError
+from scannet_prep.release.files import BASE_URL
 from scannet_prep.release.scenes import Split
 
 if TYPE_CHECKING:
@@ -17,6 +19,17 @@ if TYPE_CHECKING:
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 
 _SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fits paragraphs into a narrow terminal. Those with indented lines stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = [
+            paragraph if "\n  " in paragraph else textwrap.fill(paragraph, min(width, 80))
+            for paragraph in text.split("\n\n")
+        ]
+        return super()._fill_text("\n\n".join(paragraphs), width, indent)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -33,7 +46,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(
             description=description,
             epilog=title + examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
             **options,
         )
@@ -184,6 +197,15 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
         scene_ids = parse_scene_ids(arguments.scenes)
     splits = tuple(map(Split, arguments.splits or ()))
     return Selection(splits, scene_ids, arguments.limit)
+
+
+def base_url_from(address: str | None) -> str:
+    """Return the address of the server: the given one, a mirror's in the environment, or ScanNet's.
+
+    Args:
+        address: The value of an option; empty or None if it was left out.
+    """
+    return address or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:

@@ -55,7 +55,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.doctor import check_machine, check_ranks
-    from scannet_prep.release.files import BASE_URL
 
     place = str(arguments.place or "")
     if arguments.ddp:
@@ -63,10 +62,9 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     else:
         if not place and Path(_DEFAULT_PLACE).exists():
             place = _DEFAULT_PLACE
-        base_url = os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-        checks = check_machine(place, os.environ, base_url)
+        checks = check_machine(place, os.environ, shared.base_url_from(""))
 
-    problems = sum(check.severity == "problem" for check in checks)
+    problems = [check for check in checks if check.is_error]
     report = {"checks": checks, "seconds": console.seconds}
     if arguments.ddp and not problems and os.environ["RANK"] != "0":
         # The lines of all ranks are the same.
@@ -76,5 +74,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         lines.append(f"{check.severity}: {check.subject}: {check.message}")
         if check.hint:
             lines.append(f"  to do: {check.hint}")
-    lines.append(f"{count_of(problems, 'problem')}, in {format_duration(console.seconds)}")
-    return Outcome(report, lines, status=3 if problems else 0)
+    count = count_of(len(problems), "problem")
+    lines.append(f"{count}, in {format_duration(console.seconds)}")
+    # A quiet command shows no lines.
+    findings = problems if console.is_quiet else []
+    return Outcome(report, lines, findings, status=3 if problems else 0)

@@ -33,7 +33,6 @@ environment variables:
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 from scannet_prep.base.text import count_of, format_bytes, format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, Outcome, format_table
-from scannet_prep.release.files import BASE_URL, TYPES
+from scannet_prep.release.files import TYPES
 
 if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan
@@ -93,7 +92,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     from scannet_prep.remote.addresses import public_url
     from scannet_prep.stages import download
 
-    base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
+    base_url = shared.base_url_from(arguments.base_url)
     selection = shared.selection_from(arguments)
     plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
     shown_url = public_url(base_url)

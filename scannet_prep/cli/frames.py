@@ -47,7 +47,6 @@ import argparse
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
-from scannet_prep.release.files import BASE_URL
 
 _CONTENTS = ("color", "depth", "pose", "labels", "instances", "vertices", "correspondences")
 # As for `download`: the server is shared.
@@ -146,7 +145,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--fetch",
         nargs="?",
         default="",
-        const=BASE_URL,
+        const=shared.base_url_from(""),
         metavar="URL",
         help="download the stream of each scene, from the ScanNet server or a mirror, and remove "
         "it when its frames are complete",
