@@ -301,7 +301,8 @@ def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:
         found = ", ".join(arrays)
         expected = ", ".join(_LAYOUTS)
         return f"has the arrays {found}, expected {expected}"
-    lengths = {"3": 3, "4": 4, "V": arrays["points"].size // 3}
+    vertex_count = arrays["points"].size // 3
+    lengths = {"3": 3, "4": 4, "V": vertex_count}
     if "faces" in arrays:
         lengths["F"] = arrays["faces"].size // 3
     for key, array in arrays.items():
