@@ -239,6 +239,22 @@ def test_scenes_that_fail_lose_their_old_files_and_are_remembered_until_they_are
     assert digests(out_dir) == before
 
 
+def test_pipe_in_place_of_a_scene_fails_it_once_without_waiting_for_a_writer(raw_dir, out_dir):
+    before = digests(out_dir)
+    path = out_dir / f"val/{VAL}.npz"
+    path.unlink()
+    os.mkfifo(path)
+
+    failed = process(raw_dir, out_dir)
+    again = process(raw_dir, out_dir)
+
+    (failure,) = failed.json["failures"]
+    assert (failure["path"], failure["scene_id"]) == (str(path), VAL)
+    assert "is not a regular file" in failure["message"]
+    assert (again.status, again.json["made"]) == (0, [VAL])
+    assert digests(out_dir) == before
+
+
 @pytest.mark.parametrize("mode", [0o000, 0o100, 0o400])
 def test_scene_folder_without_permission_fails_one_scene(raw_dir, out_dir, mode):
     folder = raw_dir / f"scans/{VAL}"

@@ -276,9 +276,10 @@ class _RunState:
             self._failures.pop(name, None)
             self.made.append(name)
         for path in self._plan.stage.find_outdated(task, outcome):
-            shutil.rmtree(path, ignore_errors=True)
-            with suppress(OSError):  # what the manifest does not list does not count
+            # What the manifest does not list does not count. A named pipe must not be opened.
+            with suppress(OSError):
                 path.unlink()
+            shutil.rmtree(path, ignore_errors=True)
         if time.monotonic() > self._saved_s + _SAVE_INTERVAL_S:
             self.save()
 
