@@ -364,6 +364,7 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
         (["RAW/scans_test", "--splits", "val"], 2, "has no scenes of val"),
         (["RAW", "-o", "RAW"], 2, "the raw tree, expected a folder for processed"),
         (["RAW", "-o", "list.txt"], 2, "list.txt: is a file, an export or the raw tree"),
+        (["RAW", "-o", ""], 2, "'' is empty, expected a path"),
         ([], 1, "error: data/ScanNet: no such folder\nhint: "),
     ],
 )

@@ -251,9 +251,10 @@ def path_argument(text: str) -> Path:
     """Parse a path, with `~` for the home folder.
 
     Raises:
-        argparse.ArgumentTypeError: It is an address.
+        argparse.ArgumentTypeError: It is an address, or empty, as of a variable that is not set.
     """
-    if "://" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is an address, expected a path")
+    if "://" in text or not text:
+        kind = "an address" if text else "empty"
+        raise argparse.ArgumentTypeError(f"{text!r} is {kind}, expected a path")
     # Path.expanduser() raises an error if there is no such user.
     return Path(os.path.expanduser(text))  # noqa: PTH111
