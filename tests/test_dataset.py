@@ -120,6 +120,7 @@ def test_scenes_are_found_by_index_and_id(stored):
         ({"points": [3, 900]}, "found 3 to 900, expected"),
         ({"points": [0.5]}, "points: scene0000_00: found 0.5 to"),
         ({"points": np.ones(900, bool)}, "found True to True"),
+        ({"points": np.arange(900) % 2}, "found 0 to 1, expected"),
     ],
 )
 def test_invalid_argument_of_a_dataset_is_refused(training_folder, options, message):
@@ -323,7 +324,8 @@ def test_other_files_of_points_are_refused_without_executing_them(training_folde
     (tmp_path / "points20").write_bytes(pickle.dumps({TRAIN[0]: Attack()}))
     (tmp_path / "not.npz").write_bytes(b"PK\3\4 not a zip file")
     (tmp_path / "torn.json").write_bytes(b'{"scene0000_00": [1')
-    for name in ("pickled.npz", "points20", "torn.json", "not.npz"):
+    (tmp_path / "null.json").write_bytes(b"null")
+    for name in ("pickled.npz", "points20", "torn.json", "null.json", "not.npz"):
         with pytest.raises(FileError, match=f"(?s){name}: is not a list of .*torch.load"):
             ScanNet(training_folder, split="train", points=tmp_path / name)
     assert not marker.exists()

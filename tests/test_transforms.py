@@ -67,6 +67,13 @@ def mark(count, annotated):
     return np.isin(np.arange(count), list(annotated))
 
 
+class Tensor:
+    """An array of another package."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.zeros(40)
+
+
 def find_cells(points, size):
     return [tuple(math.floor(float(value) / size) for value in point) for point in points]
 
@@ -466,6 +473,7 @@ def test_argument_that_would_stay_unnoticed_is_refused(make, message):
         (GridSample(1), make_sample(0), "there are 0 points"),
         (Drop(), {"normals": np.eye(3)}, "'normals' has 3 rows, but there are 40 points"),
         (Drop(), {"vertex_keys": []}, "'height' has a row for each vertex"),
+        (Drop(), {"more": Tensor()}, "'more' has a row for each vertex"),
         (CropPoints(3), {"points": np.full((40, 3), np.nan)}, "not finite"),
         (GridSample(1), {"annotated": np.ones(39, bool)}, "has 39 rows, but there"),
         (InstanceTargets(SCANNET20), {"label_set": "ScanNet200"}, "are of ScanNet200"),

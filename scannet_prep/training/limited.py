@@ -25,7 +25,7 @@ _HINT_FORMAT = (
 )
 
 
-def read_points(path: Path) -> Any:  # noqa: ANN401 - a dict, unless the file holds something else
+def read_points(path: Path) -> dict[str, Any]:
     """Read a list of annotated vertices: `.npz` with an array for each scene, or JSON.
 
     Returns:
@@ -39,7 +39,7 @@ def read_points(path: Path) -> Any:  # noqa: ANN401 - a dict, unless the file ho
     try:
         if path.suffix == ".npz":
             return dict(np.load(BytesIO(data), allow_pickle=False))
-        return json.loads(data)
+        return dict(json.loads(data))
     except Exception as error:  # noqa: BLE001 - both parsers raise several
         problem = f"is not a list of annotated vertices: {error}"
         raise FileError(path, problem, _HINT_FORMAT) from None
@@ -75,8 +75,13 @@ def check_points(
     for scene_id, vertex_count in zip(scene_ids, lengths.tolist(), strict=True):
         # Sorted, so that the first and the last one decide.
         indices = np.unique(points[scene_id])
+        # A number for each vertex, of which some are equal.
+        is_mask = len(indices) < vertex_count == np.size(points[scene_id])
         if len(indices) and (
-            indices.dtype.kind not in "iu" or indices[0] < 0 or indices[-1] >= vertex_count
+            is_mask
+            or indices.dtype.kind not in "iu"
+            or indices[0] < 0
+            or indices[-1] >= vertex_count
         ):
             raise UsageError(
                 f"points: {scene_id}: found {indices[0]} to {indices[-1]}, "

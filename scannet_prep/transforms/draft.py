@@ -207,7 +207,8 @@ class Draft:
         vertex_count = len(self.sample["points"])
         of_vertices = vertex_keys(self.sample)
         for key, value in self.sample.items():
-            if key in _OTHER_KEYS or not isinstance(value, np.ndarray):
+            # Tensors of PyTorch count as arrays.
+            if key in _OTHER_KEYS or not hasattr(value, "__array__"):
                 continue
             row_count = len(np.atleast_1d(value))
             if key in of_vertices and row_count != vertex_count:
