@@ -120,10 +120,11 @@ def run(
     failures = []
     with run_lock(out_dir), progress.work("unpack", len(scenes), "scenes"):
         before = _check_folder(out_dir, archive.index, arrived)
-        remove_temporaries(*out_dir.glob("**/"))
         present = {path.stem for path in out_dir.glob("**/*")}
         absent = [scene for scene in scenes if scene.scene_id not in present]
-        check_space(out_dir, sum(scene.size_bytes for scene in absent))
+        needed_bytes = sum(scene.size_bytes for scene in absent)
+        remove_temporaries(*out_dir.glob("**/"))
+        check_space(out_dir, needed_bytes)
         if before is not None:
             unfinished = {scene.scene_id for scene in scenes}.union(before.unfinished)
             before = msgspec.structs.replace(before, unfinished=tuple(sorted(unfinished)))
