@@ -146,8 +146,7 @@ class IdCounts:
         label_set = declared.label_set
         is_semantic = self._predictions.task == "semantic"
         walls, *_, unlabeled = self._counts
-        floors = self._counts[label_set["floor"].train_id]
-        stuff = walls + floors
+        stuff = walls + self._counts[label_set["floor"].train_id]
         if is_semantic and unlabeled >= walls:
             problems.append(
                 f"{walls:,} vertices are wall, expected more than the {unlabeled:,} of no class"
