@@ -203,6 +203,7 @@ def test_server_is_there_if_it_answers_whatever_the_status(tmp_path):
             assert "secret" not in finding.message
     assert doctor.check_server(CLOSED).severity == "note"
     assert doctor.check_server("http://nobody.invalid/").severity == "note"
+    assert doctor.check_server("http://[::1]:9/scannet/").severity == "note"
     assert doctor.check_server("kaldir").severity == "problem"
 
 

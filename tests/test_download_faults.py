@@ -466,7 +466,8 @@ def test_server_that_stays_down_ends_the_run_with_what_it_has(server, tmp_path, 
 def test_server_that_refuses_everything_ends_the_run_soon(server, tmp_path, fault, hint):
     scene_ids = [f"scene{number:04d}_00" for number in range(30)]
     server.faults = [at(None, then=fault)]
-    with pytest.raises(TransferError, match=f"{server.base_url}: no file was served") as caught:
+    problem = f"{server.base_url}: no file was served; scans.*scene00"
+    with pytest.raises(TransferError, match=problem) as caught:
         fetch(server, tmp_path, scene_ids)
     assert len(server.requests()) < 14
     assert hint in caught.value.hint

@@ -19,7 +19,7 @@ from scannet_prep.base.version import CONTACT_URL, VERSION
 from scannet_prep.errors import TransferError
 from scannet_prep.remote.addresses import SECRETS
 
-ADDRESS = re.compile(r"https?://[^\s/?#\[\]]+(/[^\s?#]*)?")
+ADDRESS = re.compile(r"https?://([^\s/?#\[\]]|\[[\da-fA-F:.]+\])+(/[^\s?#]*)?")
 """A web address to which paths can be appended."""
 
 _PIECE_BYTES = 1 << 20

@@ -301,14 +301,15 @@ class Fetcher:
         if self._is_up():
             self._note_success()
             return
-        *_, error = self._suspects.values()
-        self._waiting.extend(self._suspects)
+        task, error = self._suspects.popitem()
+        self._waiting.extend([*self._suspects, task])
         self._suspects.clear()
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
         has_files = self._report.fetched or self._report.kept
         if time.monotonic() > self._deadline_s or (is_refused and not has_files):
             base_url = public_url(self._report.plan.base_url)
-            problem = f"{base_url}: no file was served: {error.message}"
+            name = task.file.local_path
+            problem = f"{base_url}: no file was served; {name}: {error.message}"
             raise TransferError(problem, error.hint or _HINT_CONTINUE)
         self._width = 1
         self._pauses = min(self._pauses + 1, _MAX_PAUSES)
