@@ -48,7 +48,6 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
 
-_CONTENTS = ("color", "depth", "pose", "labels", "instances", "vertices", "correspondences")
 # As for `download`: the server is shared.
 _MAX_CONNECTIONS = 8
 _OPTIONS = ("every", "first", "at_most", "size", "contents", "label_set", "layout", "keeps_lost")
@@ -115,11 +114,10 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--with",
         dest="contents",
         nargs="+",
-        choices=_CONTENTS,
         metavar="CONTENT",
-        help=f"{', '.join(_CONTENTS)} (default: color depth pose); labels and instances come from "
-        "the _2d-label-filt.zip and _2d-instance-filt.zip of the scene, vertices and "
-        "correspondences from its mesh",
+        help="color, depth, pose, labels, instances, vertices, correspondences (default: color "
+        "depth pose); labels and instances come from the _2d-label-filt.zip and "
+        "_2d-instance-filt.zip of the scene, vertices and correspondences from its mesh",
     )
     options.add_argument(
         "--label-set",

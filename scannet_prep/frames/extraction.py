@@ -11,7 +11,7 @@ stored JPEG and PNG images are copied.
 
 from __future__ import annotations
 
-import io
+import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, write_atomically
 from scannet_prep.base.images import (
+    GrayImage,
+    check_gray_png,
+    decode_gray,
     encode_jpeg,
     encode_pgm,
     encode_png,
@@ -30,24 +33,32 @@ from scannet_prep.base.images import (
     resize_nearest,
 )
 from scannet_prep.base.json import encode_json
-from scannet_prep.errors import FileError
-from scannet_prep.frames.correspondences import find_vertices, list_pixels
+from scannet_prep.base.text import list_some
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.folder import RECORD_NAME, FramesRecord
-from scannet_prep.frames.labels import make_label_image, make_label_table
-from scannet_prep.frames.layouts import LAYOUTS, Layout
-from scannet_prep.frames.options import SOURCE_KINDS, STREAM, FrameOptions
-from scannet_prep.frames.scene_files import SCENE_CONTENTS, encode_rows
+from scannet_prep.frames.options import (
+    LAYOUTS,
+    SOURCE_KINDS,
+    STREAM,
+    FrameOptions,
+    LabelIds,
+    Layout,
+)
+from scannet_prep.frames.projection import find_vertices, list_pixels
+from scannet_prep.frames.scene_files import SCENE_CONTENTS, save
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
-from scannet_prep.raw.zip_file import open_zip
+from scannet_prep.raw.zip_file import open_zip, read_member
 from scannet_prep.release.files import MESH
-from scannet_prep.release.label_map import LabelMap
+from scannet_prep.release.label_map import MAX_SCANNET_ID, LabelMap
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scenes import Split
 
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _PNG_LEVEL = 1
 _MILLIMETRES = np.float32(1000)
+_HINT_LAYOUT = "leave depth and vertices out of --with, or choose another layout for this scene"
 
 
 def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dict[str, int]:
@@ -103,12 +114,13 @@ def extract_scene(
         color_camera, depth_camera = _choose_cameras(stream, layout, options)
         makers = _choose_makers(scene, stream, layout, color_camera, depth_camera)
         names = options.names_of(split)
-        for content, ids in (("labels", options.label_set), ("instances", "raw")):
-            if content in names:
-                path = scene.path(SOURCE_KINDS[content])
-                archive = stack.enter_context(open_zip(path))
-                table = make_label_table(ids, label_map)
-                makers[content] = partial(make_label_image, archive, path, table, color_camera.size)
+        tables = {"labels": _make_table(options.label_set, label_map), "instances": None}
+        for content in tables.keys() & names:
+            path = scene.path(SOURCE_KINDS[content])
+            archive = stack.enter_context(open_zip(path))
+            makers[content] = partial(
+                _make_label_image, archive, path, tables[content], color_camera.size
+            )
         for position, number in enumerate(numbers):
             frame = stream[number]
             for content, name in names.items():
@@ -150,18 +162,19 @@ def _choose_cameras(
     color = stream.color_camera
     depth = stream.depth_camera
     size = options.size
-    across_cameras = {"vertices", "depth"} if layout.aligns_depth else {"vertices"}
-    is_one_place = np.array_equal(color.extrinsic, depth.extrinsic)
-    if not is_one_place and across_cameras.intersection(options.contents):
+    problem = ""
+    compares_pixels = "vertices" in options.contents
+    compares_pixels |= layout.aligns_depth and "depth" in options.contents
+    if compares_pixels and not np.array_equal(color.extrinsic, depth.extrinsic):
         problem = "its color camera and its depth camera are not at the same place"
-        raise FileError(stream.path, problem, "leave depth and vertices out of --with")
+    if layout.crop and min(color.size) < min(layout.crop):
+        width, height = color.size
+        problem = (
+            f"has {width} x {height} pixels of color, too few for a square of {layout.crop[0]}"
+        )
+    if problem:
+        raise FileError(stream.path, problem, _HINT_LAYOUT)
     if layout.crop:
-        if min(color.size) < min(layout.crop):
-            problem = (
-                f"has {color.size[0]} x {color.size[1]} pixels of color, "
-                f"too few for a square of {layout.crop[0]}"
-            )
-            raise FileError(stream.path, problem, "choose another layout for this scene")
         color = color.cropped(layout.crop)
     if layout.aligns_depth:
         depth = color
@@ -214,11 +227,71 @@ def _align_depth(color: SensorCamera, frame: Frame) -> NDArray[np.uint16]:
     return np.pad(frame.depth(), 1)[np.ix_(*nearest)]
 
 
-def _save(save: Callable[[io.BytesIO, Any], None], value: Any) -> bytes:  # noqa: ANN401 - arrays
-    """Encode arrays with a function that writes them into a file."""
-    file = io.BytesIO()
-    save(file, value)
-    return file.getvalue()
+def _make_table(label_set: LabelIds, label_map: LabelMap) -> NDArray[np.int16] | None:
+    """Make the conversion of ScanNet ids to those of a label set.
+
+    Returns:
+        int16 (MAX_SCANNET_ID + 1,), the other id of each ScanNet id, -1 if the label map lacks it;
+        None for `raw`, the ScanNet ids themselves.
+    """
+    if label_set == "raw":
+        return None
+    table = np.full(MAX_SCANNET_ID + 1, -1, np.int16)
+    table[0] = 0
+    # Three ScanNet ids have rows with two nyu40 ids. As in the official script
+    # (convert_scannet_label_image.py), the last row counts.
+    for row in label_map.rows.values():
+        table[row.scannet_id] = row.nyu40_id
+    known = np.flatnonzero(table >= 0)
+    if label_set == "scannet20":
+        table[known] = SCANNET20.labels_from_raw_ids(table[known])
+    if label_set == "scannet200":
+        table[known] = SCANNET200.labels_from_raw_ids(known)
+    return table
+
+
+def _make_label_image(
+    archive: zipfile.ZipFile,
+    path: Path,
+    table: NDArray[np.int16] | None,
+    size: tuple[int, int],
+    frame: Frame,
+) -> GrayImage | bytes:
+    """Make the image of labels, or of objects, of a frame.
+
+    Args:
+        archive: The zip file of a scene.
+        path: Its path, for messages.
+        table: The conversion of its ids; None to leave them as they are.
+        size: Width and height of the image to make. Stored images have those of color.
+        frame: The frame.
+
+    Returns:
+        uint8 or uint16 (H, W); the stored PNG image if nothing is converted.
+
+    Raises:
+        FileError: The image is missing, damaged, of another size, or has an unknown id.
+    """
+    # scene0000_00_2d-label-filt.zip holds label-filt/0.png.
+    folder = path.stem.partition("_2d-")[2]
+    name = f"{folder}/{frame.number}.png"
+    stored = read_member(archive, path, name)
+    stored_size = frame.stream.color_camera.size
+    try:
+        if size == stored_size and table is None:
+            check_gray_png(stored, stored_size)
+            return stored
+        image = resize_nearest(decode_gray(stored, stored_size), size)
+    except ContentError as error:
+        raise FileError(path, f"{name!r} in it {error.message}", error.hint) from None
+    if table is None:
+        return image
+    ids = table[image]
+    if ids.min() < 0:
+        unknown = list_some([*map(str, np.unique(image[ids < 0]))])
+        problem = f"{name!r} in it has ScanNet ids that are not in the label map: {unknown}"
+        raise FileError(path, problem, "to extract the ids as they are stored: --label-set raw")
+    return ids.astype(np.uint8)
 
 
 # By the ending of a file.
@@ -226,11 +299,12 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     ".jpg": encode_jpeg,
     ".png": partial(encode_png, level=_PNG_LEVEL),
     ".pgm": encode_pgm,
-    ".txt": encode_rows,
+    # As the official reader does.
+    ".txt": partial(save, np.savetxt, fmt="%f"),
     # Depth is in metres there.
-    ".npy": lambda array: _save(
+    ".npy": lambda array: save(
         np.save, array / _MILLIMETRES if array.dtype == np.uint16 else array
     ),
-    ".npz": partial(_save, lambda file, arrays: np.savez(file, **arrays)),
+    ".npz": lambda arrays: save(np.savez, **arrays),
     ".json": encode_json,
 }

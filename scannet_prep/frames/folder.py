@@ -27,8 +27,7 @@ from scannet_prep.errors import (
     UnknownSceneError,
     UsageError,
 )
-from scannet_prep.frames.layouts import FrameContent
-from scannet_prep.frames.options import FrameOptions
+from scannet_prep.frames.options import FrameContent, FrameOptions
 from scannet_prep.processed.scene import SceneIdText
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 from scannet_prep.release.scenes import Split
@@ -104,22 +103,20 @@ _DECODER = msgspec.json.Decoder(
 )
 
 
-def find_records(path: Path) -> dict[str, Path]:
-    """Find the records of the scenes of a folder, by scene, sorted; none is opened."""
+def find_scenes(path: Path) -> dict[str, Path]:
+    """Find the folders of the scenes of a folder, by scene, sorted; no record is opened."""
     # Folders that are not finished are hidden. A layout may have a folder above those of scenes.
     paths = [*path.glob(f"[!.]*/{RECORD_NAME}"), *path.glob(f"[!.]*/*/{RECORD_NAME}")]
-    return {path.parent.name: path for path in sorted(paths)}
+    return {path.parent.name: path.parent for path in sorted(paths)}
 
 
-def read_record(path: Path) -> FramesRecord:
-    """Read the record of a scene.
-
-    Args:
-        path: The file `<scene>/frames.json`.
+def read_record(folder: Path) -> FramesRecord:
+    """Read the record of the scene that has a folder.
 
     Raises:
         FileError: It cannot be read, or is damaged.
     """
+    path = folder / RECORD_NAME
     return parse_record(read_file(path), path, _DECODER, _HINT_DAMAGED)
 
 
@@ -148,7 +145,7 @@ class FrameFolder:
             names = [scene.scene_id for scene in index.scenes if index.kind == "frames"]
             self._folders = {name: Path(self._archive.name, name) for name in names}
         else:
-            self._folders = {name: file.parent for name, file in find_records(Path(path)).items()}
+            self._folders = find_scenes(Path(path))
         if not self._folders:
             raise MissingFileError(
                 self.path,
@@ -191,17 +188,6 @@ class ExtractedFrame:
     number: int
     pose: NDArray[np.float32]
 
-    def find(self, content: FrameContent) -> Path:
-        """Return the path of a file; in an archive, a name for messages.
-
-        Args:
-            content: What was extracted, such as `color`.
-
-        Raises:
-            UsageError: It was not extracted.
-        """
-        return self.scene.path / self._name_of(content)
-
     def read(self, content: FrameContent) -> NDArray[Any]:
         """Read an image.
 
@@ -217,7 +203,7 @@ class ExtractedFrame:
             UsageError: It was not extracted.
             FileError: The file is missing or damaged, or the layout stores depth in another way.
         """
-        name = self._name_of(content)
+        name = self.name_of(content)
         data = self.scene.read_file(name)
         record = self.scene.record
         try:
@@ -232,14 +218,20 @@ class ExtractedFrame:
             problem = getattr(error, "message", str(error))
             raise FileError(self.scene.path / name, problem, _HINT_VERIFY) from None
 
-    def _name_of(self, content: FrameContent) -> str:
+    def name_of(self, content: FrameContent) -> str:
+        """Return the name of a file in the folder of the scene.
+
+        Args:
+            content: What was extracted, such as `color`.
+
+        Raises:
+            UsageError: It was not extracted.
+        """
         options = self.scene.record.options
-        names = options.names_of(self.scene.record.split)
-        if content not in names:
+        name = options.names_of(self.scene.record.split).get(content)
+        if name is None:
             raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
-        return names[content].format(
-            number=self.number, position=self.position, first=options.first
-        )
+        return name.format(number=self.number, position=self.position, first=options.first)
 
 
 class SceneFrames(Sequence[ExtractedFrame]):

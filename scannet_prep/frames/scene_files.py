@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from scannet_prep.base.files import read_file
 from scannet_prep.frames.folder import FramesRecord
@@ -57,10 +57,10 @@ _COLMAP_IMAGE = "%d %s %s %s %s %s %s %s 1 %06d.jpg\n"
 _COLMAP_POINT = "%d %s %s %s %d %d %d 0"
 
 
-def encode_rows(rows: ArrayLike, line: str = "%f") -> bytes:
-    """Encode numbers as lines of text, by default as the official reader does."""
+def save(write: Callable[..., None], *values: Any, **named: Any) -> bytes:  # noqa: ANN401 - of NumPy
+    """Encode values with a function of NumPy that writes them into a file."""
     file = io.BytesIO()
-    np.savetxt(file, rows, line)
+    write(file, *values, **named)
     return file.getvalue()
 
 
@@ -85,7 +85,7 @@ def _encode_colmap_images(record: FramesRecord, _: RawScene) -> bytes:
         [index, *_find_quaternion(pose[:3, :3]), *pose[:3, 3], number]
         for index, (number, pose) in enumerate(zip(record.frames, poses, strict=True), start=1)
     ]
-    return encode_rows(np.reshape(rows, (-1, 9)), _COLMAP_IMAGE)
+    return save(np.savetxt, np.reshape(rows, (-1, 9)), _COLMAP_IMAGE)
 
 
 def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -107,24 +107,24 @@ def _read_vertices(scene: RawScene) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     processed = read_processed(scene.processed)
     if not processed.meta.options.align_axis:
         return processed.points, processed.colors
-    scan_from_aligned = np.linalg.inv(processed.axis_alignment.astype(np.float64))
+    scan_from_aligned = np.linalg.inv(processed.axis_alignment.astype(np.float64))[:3]
     columns = processed.points.T.astype(np.float64)
-    return move_columns(columns, scan_from_aligned[:3]).T, processed.colors
+    return move_columns(columns, scan_from_aligned).T, processed.colors
 
 
 def _encode_colmap_points(_: FramesRecord, scene: RawScene) -> bytes:
     """Encode the vertices of the scan."""
     positions, colors = _read_vertices(scene)
     indices = np.arange(1, len(positions) + 1)
-    return encode_rows(np.column_stack([indices, positions, colors]), _COLMAP_POINT)
+    return save(np.savetxt, np.column_stack([indices, positions, colors]), _COLMAP_POINT)
 
 
 def _encode_points(_: FramesRecord, scene: RawScene) -> bytes:
     """Encode the vertices of the scan as PLY, with normals of 0, which readers expect."""
     positions, colors = _read_vertices(scene)
-    numbers = np.hstack([positions, np.zeros_like(positions)])
-    numbers = np.ascontiguousarray(numbers, "<f4")
-    rows = np.hstack([numbers.view(np.uint8), colors])
+    rows = np.zeros(len(positions), "3<f4, 3<f4, 3u1")
+    rows["f0"] = positions
+    rows["f2"] = colors
     return _PLY_HEADER.format(count=len(rows)).encode() + rows.tobytes()
 
 

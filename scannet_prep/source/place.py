@@ -81,11 +81,11 @@ def find_kind(place: str | Path) -> tuple[PlaceKind, RawListing | None]:
     if os.path.isfile(path / MANIFEST_NAME):  # noqa: PTH113
         return "processed", None
 
-    from scannet_prep.frames.folder import find_records
+    from scannet_prep.frames.folder import find_scenes
     from scannet_prep.raw.lock import LOCK_NAME
     from scannet_prep.raw.tree import list_raw
 
-    if find_records(path):
+    if find_scenes(path):
         return "frames", None
     listing = list_raw(path, may_be_empty=True)
     if listing.scenes or listing.shared or (path / LOCK_NAME).is_file():

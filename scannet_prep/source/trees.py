@@ -15,7 +15,7 @@ from scannet_prep.archive.writing import FileGroup
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import FileError, ScanNetPrepError
-from scannet_prep.frames.folder import find_records, read_record
+from scannet_prep.frames.folder import RECORD_NAME, find_scenes, read_record
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.files import read_raw_file
@@ -176,8 +176,8 @@ class Frames(Place):
         self._frame_count = 0
         self._options = set[str]()
         scenes = {}
-        self._record_paths = find_records(folder)
-        for scene_id, path in self._record_paths.items():
+        self._scene_folders = find_scenes(folder)
+        for scene_id, path in self._scene_folders.items():
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
                 record = read_record(path)
@@ -191,15 +191,16 @@ class Frames(Place):
 
     def iter_groups(self) -> Iterator[FileGroup]:
         """Iterate over the files: a group for each; of a scene, its record comes first."""
-        for scene_id, record_path in self._record_paths.items():
-            for path, fingerprint in ((record_path, None), *_list_files(record_path)):
+        for scene_id, scene_folder in self._scene_folders.items():
+            record = (scene_folder / RECORD_NAME, None)
+            for path, fingerprint in (record, *_list_files(scene_folder)):
                 name = path.relative_to(self.folder).as_posix()
                 yield FileGroup(scene_id, {name: path}, fingerprint)
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Compare the files of a scene with its record."""
         findings = []
-        for path, expected in _list_files(self._record_paths[scene_id]):
+        for path, expected in _list_files(self._scene_folders[scene_id]):
             findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
         return findings
 
@@ -208,14 +209,14 @@ class Frames(Place):
         return {"frames": self._frame_count, "options": "; ".join(sorted(self._options))}
 
 
-def _list_files(record_path: Path) -> Iterator[tuple[Path, Fingerprint]]:
+def _list_files(scene_folder: Path) -> Iterator[tuple[Path, Fingerprint]]:
     """List the files of extracted frames, with their fingerprints.
 
     Raises:
         FileError: Their record is damaged.
     """
-    for name, fingerprint in read_record(record_path).files.items():
-        yield record_path.parent / name, fingerprint
+    for name, fingerprint in read_record(scene_folder).files.items():
+        yield scene_folder / name, fingerprint
 
 
 def _process(scene: RawScene, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:

@@ -40,7 +40,7 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.frames.extraction import extract_scene, measure_sources
-from scannet_prep.frames.folder import RECORD_NAME, FramesRecord, find_records, read_record
+from scannet_prep.frames.folder import RECORD_NAME, FramesRecord, find_scenes, read_record
 from scannet_prep.frames.options import STREAM, FrameOptions
 from scannet_prep.processed.manifest import processed_path
 from scannet_prep.raw.sensor_stream import SensorStream
@@ -102,7 +102,7 @@ def plan(
     is_forced: bool = False,
     list_path: Path | None = None,
     base_url: str = "",
-    processed_dir: Path | None = None,
+    processed_dir: Path = Path("data/processed"),
 ) -> RunPlan:
     """Decide which scenes to extract. Writes nothing and opens no stream.
 
@@ -155,9 +155,8 @@ def plan(
     tasks = []
     kept = []
     for scene_id, split in selected:
-        scene = listing.scenes[scene_id]
-        if processed_dir:
-            scene = replace(scene, processed=processed_path(processed_dir, split, scene_id))
+        processed = processed_path(processed_dir, split, scene_id)
+        scene = replace(listing.scenes[scene_id], processed=processed)
         task = SceneTask(scene, split, out_dir / chosen.folder_of(scene_id, split))
         reason = _find_reason(task, before.scenes.get(scene_id), chosen)
         if reason or is_forced:
@@ -181,10 +180,10 @@ def plan(
         context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed, base_url),
         before=before,
         head=FramesManifest(),
-        tasks=tuple(tasks),
-        kept=tuple(kept),
-        failures=tuple(failures),
-        notes=tuple(notes),
+        tasks=tasks,
+        kept=kept,
+        failures=failures,
+        notes=notes,
         has_all=selection.has_all,
     )
 
@@ -223,8 +222,8 @@ def _list_streams(raw_dir: Path, out_dir: Path) -> RawListing:
 
 def _read_manifest(out_dir: Path) -> FramesManifest:
     """Read the records of all scenes of a folder."""
-    paths = find_records(out_dir)
-    return FramesManifest({scene_id: read_record(path) for scene_id, path in paths.items()})
+    folders = find_scenes(out_dir)
+    return FramesManifest({name: read_record(folder) for name, folder in folders.items()})
 
 
 def _choose_options(
@@ -335,7 +334,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
         selection=Selection(scene_ids=(task.scene_id,)),
         base_url=context.base_url,
     )
-    is_known = bool(find_records(task.path.parent))
+    is_known = bool(find_scenes(task.path.parent))
     report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
     for failure in report.failures:
         raise TransferError(str(failure), failure.hint)

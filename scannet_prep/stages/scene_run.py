@@ -135,10 +135,10 @@ class RunPlan:
     context: Any
     before: Any
     head: Any
-    tasks: tuple[Any, ...]
-    kept: tuple[str, ...]
-    failures: tuple[Finding, ...] = ()
-    notes: tuple[Finding, ...] = ()
+    tasks: Sequence[Any]
+    kept: Sequence[str]
+    failures: Sequence[Finding] = ()
+    notes: Sequence[Finding] = ()
     has_all: bool = False
     needed_bytes: int = 0
 
@@ -155,7 +155,7 @@ class RunReport:
     """
 
     made: tuple[str, ...]
-    kept: tuple[str, ...]
+    kept: Sequence[str]
     failures: tuple[Finding, ...]
     notes: tuple[Finding, ...]
 
