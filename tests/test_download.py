@@ -6,7 +6,7 @@ import shutil
 import zipfile
 
 import pytest
-from commands import COMMAND, SCENES, digests, run_command, run_main, run_on_terminal
+from commands import COMMAND, PAGES, SCENES, digests, run_command, run_main, run_on_terminal
 from release_server import (
     MESH,
     Bar,
@@ -132,6 +132,14 @@ def test_urls_of_missing_files_are_printed_one_per_line(server, tmp_path):
     printed = run_main("download", *files, "--print-urls", "--json").json["files"]
     assert [file["url"] for file in printed] == [BASE_URL + url for url in urls[:3]]
     assert printed[1]["path"] == f"{scene}{MESH}"
+
+    # `wget --cut-dirs=2`, as the page shows it, stores all files but the label map in their places.
+    command = re.search("scannet-prep (.*) --print-urls >", PAGES["docs/download.md"])[1]
+    printed = run_main(*command.split(), "-o", tmp_path / "new", "--print-urls", "--json")
+    stored = {
+        file["path"]: file["url"].removeprefix(f"{BASE_URL}v2/") for file in printed.json["files"]
+    }
+    assert [path for path, url in stored.items() if path != url] == [LABEL_MAP]
 
 
 def test_damaged_files_of_an_existing_tree_are_fetched_again(server, tmp_path):
