@@ -1,6 +1,7 @@
 """`process`: what it makes, keeps, records and refuses."""
 
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ from commands import SCENES, TEST, TRAIN, VAL, digests, edit_json, raw_file, run
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.progress import Progress
-from scannet_prep.errors import FileError, OutputError
+from scannet_prep.errors import FileError, OutputError, UsageError
 from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessOptions
@@ -417,6 +418,20 @@ def test_run_that_stopped_is_unfinished_until_the_same_command_continues_it_with
     manifest = check_folder(out_dir)
     assert manifest.options.faces
     assert [*manifest.scenes] == [*SCENES]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"faces": 1}, "Expected `bool`, got `int` - at `$.faces`"),
+        ({"labels_from": "mesh"}, "Invalid enum value 'mesh' - at `$.labels_from`"),
+        (ProcessOptions(labels_from="mesh"), "Invalid enum value 'mesh' - at `$.labels_from`"),
+        ({"align": True}, "unexpected keyword argument 'align'"),
+    ],
+)
+def test_options_that_no_folder_can_have_are_refused(raw_dir, tmp_path, options, problem):
+    with pytest.raises(UsageError, match=re.escape(problem)):
+        stage.plan(raw_dir, tmp_path / "out", options)
 
 
 def test_plan_of_a_folder_that_another_run_has_changed_is_refused(raw_dir, out_dir):

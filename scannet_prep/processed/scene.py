@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,7 +28,6 @@ MAX_FILE_BYTES = 1 << 31
 # That of the release has this form, too.
 SceneIdText: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{OWN_ID_PATTERN}\Z")]
 LabelsFrom = Literal["aggregation", "ply"]
-_LABELS_FROM = get_args(LabelsFrom)
 SegmentsSource = Literal["release", "beside the mesh", "computed"]
 
 # The types that each array may have, and the lengths of its axes, in the order of the file.
@@ -65,9 +64,6 @@ class ProcessOptions:
             OctFormer and PointGroup use.
         compute_segments: Whether scenes without segments in the release, such as test scenes, get
             computed ones.
-
-    Raises:
-        UsageError: `labels_from` is not one of these.
     """
 
     scannet200: bool = False
@@ -76,16 +72,19 @@ class ProcessOptions:
     labels_from: LabelsFrom = "aggregation"
     compute_segments: bool = False
 
-    def __post_init__(self) -> None:
-        """Check the source of the labels."""
-        if self.labels_from not in _LABELS_FROM:
-            raise UsageError(f"labels_from is {self.labels_from!r}, expected one of {_LABELS_FROM}")
-
     def updated(self, options: ProcessOptions | Mapping[str, Any]) -> ProcessOptions:
-        """Return these options with others in place of some, or of all."""
+        """Return these options with others in place of some, or of all.
+
+        Raises:
+            UsageError: There is no such option, or a value has another type.
+        """
         if isinstance(options, ProcessOptions):
-            return options
-        return replace(self, **options)
+            options = asdict(options)
+        try:
+            values = asdict(replace(self, **options))
+            return msgspec.convert(values, ProcessOptions)
+        except (TypeError, msgspec.ValidationError) as error:
+            raise UsageError(f"options {options}: {error}") from None
 
     @property
     def label_set(self) -> LabelSet:

@@ -91,7 +91,7 @@ def plan(
     Raises:
         MissingFileError: There are no raw scenes.
         UsageError: `out_dir` is a file, an export or the raw tree, or was made with other options
-            or another label map; or there are no scenes of the selected splits.
+            or another label map; an option is wrong; or there are no scenes of the selected splits.
         FileError: The manifest of `out_dir` is damaged.
         FileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it
             differs from the release's.
