@@ -313,6 +313,9 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     for name in folders:
         shutil.copytree(tmp_path / "pred", tmp_path / "limited" / name)
     (tmp_path / "limited/logs").mkdir()
+    # Pointcept writes its predictions once more, into a folder in the folder.
+    (tmp_path / "pred/submit").mkdir()
+    (tmp_path / f"pred/submit/{scene_ids[0]}.txt").touch()
 
     def submit(folder, place=submission_place):
         words = ("--gt", place, "--label-set", "scannet200", "--force", "--json")

@@ -161,6 +161,9 @@ def _find_parts(folder: Path, task: Task, label_set: LabelSet) -> dict[str, Pred
     scene_ids = official_scenes(Split.TEST)
     whole = find_predictions(folder, task, label_set, scene_ids)
     parts = {"": whole}
+    if set(scene_ids) <= whole.paths.keys():
+        # Folders in it do not matter: Pointcept writes its predictions once more into `submit/`.
+        return parts
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             parts[f"{path.name}/"] = find_predictions(path, task, label_set, scene_ids)
