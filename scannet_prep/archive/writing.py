@@ -178,5 +178,6 @@ def _make_frames(
                 done, future = pending.popleft()
                 yield done, future.result()
                 held_bytes -= done.size_bytes
-        for done, future in pending:
+        while pending:
+            done, future = pending.popleft()
             yield done, future.result()
