@@ -27,7 +27,7 @@ _ENDINGS = {
     "instance": (".txt", ".npz"),
 }
 _NO_NUMBER = re.compile(r"\S*[^-+\d\s]\S*", re.ASCII)
-_HINT_NUMBERS = "np.savetxt writes whole numbers with fmt='%d'"
+_HINT_NUMBERS = "np.savetxt writes whole numbers with fmt='%d'; lists of masks need --task instance"
 
 
 class Predictions(NamedTuple):
