@@ -132,9 +132,7 @@ def make_large_batch(number=0):
 
 
 def test_received_batches_are_equal_and_nobody_else_writes_to_them(worker):
-    expected = [make_large_batch(number) for number in range(5)]
-    plain = [Batch(copy.deepcopy(dict(batch))) for batch in expected]
-    del expected
+    plain = [copy.deepcopy(make_large_batch(number)) for number in range(5)]
     before = count_descriptors()
     # Two pickles wait for their receiver while the worker makes further batches.
     pickles = [ForkingPickler.dumps(make_large_batch(number)) for number in range(2)]
@@ -175,11 +173,10 @@ def test_block_stays_in_use_as_long_as_a_forked_process_has_it(worker):
 
 def test_worker_keeps_few_blocks_whatever_the_training_process_keeps(worker):
     before = count_descriptors()
-    kept = [send(collate([make_sample(5)])), *[send(make_large_batch(n)) for n in range(1, 12)]]
+    kept = [send(make_large_batch(number)) for number in range(12)]
     assert len(worker) == 8
     # Two for each block of the worker, one for each batch in the training process, and a socket.
     assert count_descriptors() - before <= 2 * 8 + 12 + 1
-    kept[0] = make_large_batch()
     for number, batch in enumerate(kept):
         check_same(batch, make_large_batch(number))
 
@@ -195,22 +192,27 @@ def test_changed_and_copied_batches_are_sent_as_they_are(worker):
         check_same(made, batch)
 
 
-@pytest.mark.parametrize("fault", ["no memfd", "no descriptors", "none to send"])
-def test_batch_is_sent_in_the_pipe_where_there_is_no_anonymous_memory(monkeypatch, worker, fault):
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if fault == "none to send":
-        batch = make_large_batch()
-    if fault == "no memfd":
-        monkeypatch.delattr(os, "memfd_create")
-    else:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-    try:
-        if fault != "none to send":
-            batch = make_large_batch()
-        data = ForkingPickler.dumps(batch)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    check_same(pickle.loads(data), batch)
+def test_batch_is_sent_in_the_pipe_where_there_is_no_anonymous_memory(monkeypatch, worker):
+    batch = make_large_batch()
+    # Starts the server that hands descriptors over.
+    expected = copy.deepcopy(send(batch))
+    before = count_descriptors()
+    # However few descriptors are left to make another batch and to send both, or no file memory.
+    faults = [(resource.RLIMIT_NOFILE, limit) for limit in range(before + 6)]
+    for kind, limit in [*faults, (resource.RLIMIT_FSIZE, 0)]:
+        old = resource.getrlimit(kind)
+        resource.setrlimit(kind, (limit, old[1]))
+        try:
+            pickles = [ForkingPickler.dumps(one) for one in (batch, make_large_batch())]
+        finally:
+            resource.setrlimit(kind, old)
+        for data in pickles:
+            check_same(pickle.loads(data), expected)
+        while len(worker) > 1:
+            worker.pop()
+        assert count_descriptors() <= before, limit
+    monkeypatch.delattr(os, "memfd_create")
+    check_same(send(make_large_batch()), expected)
 
 
 @pytest.mark.extra("torch")

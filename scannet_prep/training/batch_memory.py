@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import reduction
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -38,9 +39,10 @@ class _Block:
 
     def __init__(self, size: int) -> None:
         self.file = os.memfd_create("batch", os.MFD_CLOEXEC)
+        # Also if the rest fails. The memory has a descriptor of its own.
+        weakref.finalize(self, os.close, self.file)
         os.truncate(self.file, size)
         self.memory = np.frombuffer(mmap.mmap(self.file, size), np.uint8)
-        weakref.finalize(self.memory, os.close, self.file)
         self.use()
 
     def use(self) -> NDArray[np.uint8]:
@@ -119,11 +121,9 @@ def _share(values: dict[str, Any], block: _Block) -> tuple[Any, ...]:
 
     content = pickle.dumps(values, protocol=5, buffer_callback=is_elsewhere)
     # The file is opened again, because a lock belongs to what was opened.
-    opened = os.open(f"/proc/self/fd/{block.file}", os.O_RDWR)
-    fcntl.flock(opened, fcntl.LOCK_SH)
-    shared = reduction.DupFd(opened)
-    os.close(opened)
-    return content, spans, shared
+    with Path(f"/proc/self/fd/{block.file}").open("r+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        return content, spans, reduction.DupFd(file.fileno())
 
 
 def receive(
@@ -134,10 +134,9 @@ def receive(
     """Return the values that a worker has handed over."""
     buffers = []
     if shared:
-        file = shared.detach()
-        memory = memoryview(mmap.mmap(file, 0))
-        # The mapping has a descriptor of its own.
-        os.close(file)
+        with os.fdopen(shared.detach(), "r+b", buffering=0) as file:
+            # The mapping has a descriptor of its own.
+            memory = memoryview(mmap.mmap(file.fileno(), 0))
         buffers = [memory[span] for span in spans]
     values: dict[str, Any] = pickle.loads(content, buffers=buffers)  # noqa: S301 - from a worker
     return values
