@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from scannet_prep.base.files import RESERVE_BYTES, run_lock
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.machine import find_core_limits, find_memory_limits
-from scannet_prep.base.text import format_bytes
+from scannet_prep.base.text import count_of, format_bytes
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import OutputError, ScanNetPrepError
 
@@ -199,8 +199,8 @@ def check_scenes(place: str) -> Finding:
     from scannet_prep.source.place import open_place
 
     opened = open_place(place)
-    count = len(opened.scenes)
-    text = f"{opened.name}: {count:,} scenes ({opened.kind})"
+    count = count_of(len(opened.scenes), "scene")
+    text = f"{opened.name}: {count} ({opened.kind})"
     if opened.failures:
         text += f"; {len(opened.failures):,} failed, such as {min(opened.failures)}"
         return _problem(text, "scannet-prep info shows the reasons")

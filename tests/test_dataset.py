@@ -99,6 +99,7 @@ def test_scenes_are_found_by_index_and_id(stored):
     assert "'points': float32 (900, 3)" in repr(dataset[0])
     call, _, facts = repr(dataset).rpartition(": ")
     assert facts == "8 scenes, is_aligned=False"
+    assert ": 1 scene, " in repr(ScanNet(stored.place, split="train", scenes=[0]))
     for copy in (eval(call, {"ScanNet": ScanNet}), pickle.loads(pickle.dumps(dataset))):
         assert repr(copy) == repr(dataset)
         check_same(copy[2], dataset[2])

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.machine import keep_freed_memory
-from scannet_prep.base.text import list_some
+from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ScanNetPrepError, UnknownSceneError, UsageError
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
@@ -188,7 +188,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         """Show a call that makes the dataset, the number of scenes, and the frame of the points."""
         splits = [str(split) for split in self.splits]
         call = f"ScanNet({self.path!r}, split={splits}, labels={self.label_set.name!r})"
-        return f"{call}: {len(self)} scenes, is_aligned={self.is_aligned}"
+        return f"{call}: {count_of(len(self), 'scene')}, is_aligned={self.is_aligned}"
 
     @property
     def digest(self) -> str:

@@ -170,7 +170,7 @@ def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:
 def _describe_category(category: Category) -> dict[str, Any]:
     """Describe a category, without empty fields."""
     fields = asdict(category)
-    return {key: value for key, value in fields.items() if value not in ("", None)}
+    return {key: value for key, value in fields.items() if value != ""}
 
 
 def _make_choice(name: str, title: str) -> str:

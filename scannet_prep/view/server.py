@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.text import count_of
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import UsageError
 
@@ -55,7 +56,7 @@ img {{ width: 100%; aspect-ratio: 4 / 3; background: white }}
 </style>
 </head>
 <body>
-<h1>{title}: {count:,} scenes</h1>
+<h1>{title}: {count}</h1>
 <ul>
 {items}
 </ul>
@@ -191,7 +192,7 @@ def _make_list(title: str, scene_ids: Sequence[str]) -> bytes:
     items = [_ITEM.format(name=escape(scene_id)) for scene_id in scene_ids]
     page = _LIST.format(
         title=escape(title),
-        count=len(items),
+        count=count_of(len(items), "scene"),
         items="\n".join(items),
     )
     # Paths may contain lone surrogates, which UTF-8 cannot encode.
