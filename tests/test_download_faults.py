@@ -533,6 +533,8 @@ def test_no_request_is_made_during_a_pause_that_the_server_requests(server, tmp_
         return []
 
     server.faults = [at(MESH_PATH, Status(429, "1")), note_time]
-    assert not fetch(server, tmp_path, jobs=1).failures
+    bar = Bar()
+    assert not fetch(server, tmp_path, jobs=1, bar=bar).failures
+    assert "the server requests a pause of 1.0 s: status 429 Too Many Requests" in bar.statuses
     pauses_s = [later - earlier for earlier, later in itertools.pairwise(times_s)]
     assert max(pauses_s) >= 1

@@ -79,7 +79,7 @@ def run(
         TransferError: The server has served nothing in this run, or refuses all of the first files.
     """
     data_dir = plan.data_dir
-    total_bytes = sum(file.kind.typical_bytes for file in [*plan.present, *plan.missing])
+    total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     check_terms(data_dir, accepts_terms=accepts_terms)
     if not has_accepted_terms(data_dir):
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
@@ -125,7 +125,7 @@ def _record(report: DownloadReport) -> None:
         OutputError: The results cannot be written.
     """
     plan = report.plan
-    incomplete = {*plan.present, *plan.missing}.difference(report.fetched, report.kept)
+    incomplete = {*plan.files}.difference(report.fetched, report.kept)
     scene_ids = {file.scene_id for file in incomplete}
     write_failed_list(plan.data_dir, scene_ids - {""})
     # A copy: threads of an interrupted run may still add to it.

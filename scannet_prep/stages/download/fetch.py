@@ -28,6 +28,7 @@ from queue import Empty, SimpleQueue
 from scannet_prep.base.files import writing
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.text import format_duration
 from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, check_file
 from scannet_prep.remote.addresses import public_url
@@ -243,26 +244,33 @@ class Fetcher:
         try:
             with writing(task.part.target):
                 future.result()
+        except RequestError as error:
+            self._suspects[task] = error
+            if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
+                self._is_served = True
+            if error.retry_after_s:
+                self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
+                pause = format_duration(error.retry_after_s)
+                self._progress.status(f"the server requests a pause of {pause}: {error.message}")
+        except DiskFullError:
+            raise
+        except OutputError as error:
+            self._give_up(task, error)
+        else:
             if task.is_present:
                 report.kept.append(task.file)
             else:
                 report.fetched.append(task.file)
                 self._is_served = True
             self._done_bytes += task.file.kind.typical_bytes
-        except RequestError as error:
-            self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
-            self._suspects[task] = error
-            if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
-                self._is_served = True
-        except DiskFullError:
-            raise
-        except OutputError as error:
-            self._give_up(task, error)
-        done = len(report.kept) + len(report.fetched) + len(report.failures)
-        self._progress.status(f"{done:,}/{len(self._tasks):,} files")
+            done = len(report.kept) + len(report.fetched) + len(report.failures)
+            self._progress.status(f"{done:,}/{len(self._tasks):,} files")
 
     def _note_success(self) -> None:
-        """Count the failures so far, which were those of the files, because the server is up."""
+        """Count the failures so far, which were those of the files, because the server is up.
+
+        Each file is tried again after a pause, or given up.
+        """
         self._is_served = False
         self._deadline_s = time.monotonic() + _OUTAGE_S
         if self._pauses:
@@ -271,20 +279,16 @@ class Fetcher:
         else:
             self._width += 1
         for task, error in self._suspects.items():
-            self._count(task, error)
+            task.spent_percent += error.cost
+            if task.part.size_bytes >= task.most_bytes + _PROOF_BYTES:
+                # More of the file is here than ever.
+                task.spent_percent = 0
+            if task.spent_percent < 100:
+                task.ready_s = _draw_end_of_pause(task.spent_percent / 5)
+                self._waiting.append(task)
+            else:
+                self._give_up(task, error)
         self._suspects.clear()
-
-    def _count(self, task: _Task, error: RequestError) -> None:
-        """Count a failure of a file. It is tried again after a pause, or given up."""
-        task.spent_percent += error.cost
-        if task.part.size_bytes >= task.most_bytes + _PROOF_BYTES:
-            # More of the file is here than ever.
-            task.spent_percent = 0
-        if task.spent_percent >= 100:
-            self._give_up(task, error)
-            return
-        task.ready_s = _draw_end_of_pause(task.spent_percent / 5)
-        self._waiting.append(task)
 
     def _give_up(self, task: _Task, error: Exception) -> None:
         """Report a file as failed."""
@@ -298,15 +302,16 @@ class Fetcher:
         Raises:
             TransferError: It has served nothing for too long, or refuses even the first files.
         """
-        if self._is_up():
+        served = self._report.fetched or self._report.kept
+        # Any of them: the server may have removed some since.
+        if served and self._is_up(random.choice(served)):  # noqa: S311
             self._note_success()
             return
         task, error = self._suspects.popitem()
         self._waiting.extend([*self._suspects, task])
         self._suspects.clear()
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
-        has_files = self._report.fetched or self._report.kept
-        if time.monotonic() > self._deadline_s or (is_refused and not has_files):
+        if time.monotonic() > self._deadline_s or (is_refused and not served):
             base_url = public_url(self._report.plan.base_url)
             name = task.file.local_path
             problem = f"{base_url}: no file was served; {name}: {error.message}"
@@ -316,13 +321,8 @@ class Fetcher:
         self._pause()
         self._progress.status(f"waiting for the server: {error.message}")
 
-    def _is_up(self) -> bool:
+    def _is_up(self, file: RemoteFile) -> bool:
         """Whether the server still sends a file that it has sent before."""
-        served = self._report.fetched or self._report.kept
-        if not served:
-            return False
-        # Any of them: the server may have removed some since.
-        file = random.choice(served)  # noqa: S311
         path = self._report.plan.data_dir / file.local_path
         try:
             with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
