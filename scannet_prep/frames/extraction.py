@@ -102,7 +102,8 @@ def extract_scene(
     files: dict[str, Fingerprint] = {}
     without_depth = []
 
-    def write(name: str, value: Any) -> None:  # noqa: ANN401 - bytes, or a value to encode
+    def write(template: str, value: Any, **numbers: int) -> None:  # noqa: ANN401 - see `_ENCODERS`
+        name = template.format(first=options.first, scene=scene.scene_id, **numbers)
         path = out_dir / name
         data = value if isinstance(value, bytes) else _ENCODERS[path.suffix](value)
         write_atomically(path, [data])
@@ -113,7 +114,7 @@ def extract_scene(
         numbers, lost = options.select(stream.is_tracked, listed)
         color_camera, depth_camera = _choose_cameras(stream, layout, options)
         makers = _choose_makers(scene, stream, layout, color_camera, depth_camera)
-        names = options.names_of(split)
+        names = options.files_of(split)
         tables = {"labels": _make_table(options.label_set, label_map), "instances": None}
         for content in tables.keys() & names:
             path = scene.path(SOURCE_KINDS[content])
@@ -124,10 +125,12 @@ def extract_scene(
         for position, number in enumerate(numbers):
             frame = stream[number]
             for content, name in names.items():
+                if content not in makers:
+                    continue
                 value = makers[content](frame)
                 if content == "depth" and not value.any():
                     without_depth.append(number)
-                write(name.format(number=number, position=position, first=options.first), value)
+                write(name, value, number=number, position=position)
 
     record = FramesRecord(
         scene_id=scene.scene_id,
@@ -143,9 +146,9 @@ def extract_scene(
         poses=stream.poses[list(numbers)].tobytes(),
         files=files,
     )
-    for name, scene_content in layout.of_scene.items():
-        value = SCENE_CONTENTS[scene_content](record, scene)
-        write(name.format(first=options.first, scene=scene.scene_id), value)
+    for content, name in names.items():
+        if content in SCENE_CONTENTS:
+            write(name, SCENE_CONTENTS[content](record, scene))
     write(RECORD_NAME, encode_json(record) + b"\n")
     return record
 
@@ -204,7 +207,7 @@ def _choose_makers(
         ),
     }
     is_copied = color_camera.size == stream.color_camera.size
-    if is_copied and layout.of_frame["color"].endswith(".jpg"):
+    if is_copied and layout.files["color"].endswith(".jpg"):
         makers["color"] = Frame.checked_jpeg
     if layout.aligns_depth:
         makers["depth"] = partial(_align_depth, color_camera)
@@ -236,17 +239,16 @@ def _make_table(label_set: LabelIds, label_map: LabelMap) -> NDArray[np.int16] |
     """
     if label_set == "raw":
         return None
-    table = np.full(MAX_SCANNET_ID + 1, -1, np.int16)
-    table[0] = 0
     # Three ScanNet ids have rows with two nyu40 ids. As in the official script
     # (convert_scannet_label_image.py), the last row counts.
-    for row in label_map.rows.values():
-        table[row.scannet_id] = row.nyu40_id
-    known = np.flatnonzero(table >= 0)
-    if label_set == "scannet20":
-        table[known] = SCANNET20.labels_from_raw_ids(table[known])
-    if label_set == "scannet200":
-        table[known] = SCANNET200.labels_from_raw_ids(known)
+    scannet_ids, nyu40_ids = np.array([(0, 0), *label_map.rows.values()]).T
+    ids = {
+        "nyu40": nyu40_ids,
+        "scannet20": SCANNET20.labels_from_raw_ids(nyu40_ids),
+        "scannet200": SCANNET200.labels_from_raw_ids(scannet_ids),
+    }
+    table = np.full(MAX_SCANNET_ID + 1, -1, np.int16)
+    table[scannet_ids] = ids[label_set]
     return table
 
 

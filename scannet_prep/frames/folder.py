@@ -110,16 +110,6 @@ def find_scenes(path: Path) -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(paths)}
 
 
-def read_record(folder: Path) -> FramesRecord:
-    """Read the record of the scene that has a folder.
-
-    Raises:
-        FileError: It cannot be read, or is damaged.
-    """
-    path = folder / RECORD_NAME
-    return parse_record(read_file(path), path, _DECODER, _HINT_DAMAGED)
-
-
 class FrameFolder:
     """The extracted frames of several scenes: `FrameFolder("data/frames")["scene0000_00"]`.
 
@@ -205,15 +195,14 @@ class ExtractedFrame:
         """
         name = self.name_of(content)
         data = self.scene.read_file(name)
-        record = self.scene.record
+        camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
+        decode = decode_color if content == "color" else decode_gray
         try:
-            if name.endswith(".npy"):
-                values = np.lib.format.read_array(io.BytesIO(data))
-                return np.rint(1000 * values).astype(np.uint16) if content == "depth" else values
-            if content == "color":
-                return decode_color(data, record.color_camera.size)
-            camera = record.depth_camera if content == "depth" else record.color_camera
-            return decode_gray(data, camera.size)
+            if not name.endswith(".npy"):
+                return decode(data, camera.size)
+            values = np.lib.format.read_array(io.BytesIO(data))
+            # Layouts that store depth as an array have metres.
+            return np.rint(1000 * values).astype(np.uint16) if content == "depth" else values
         except Exception as error:  # noqa: BLE001 - damaged arrays make NumPy raise any error
             problem = getattr(error, "message", str(error))
             raise FileError(self.scene.path / name, problem, _HINT_VERIFY) from None
@@ -228,7 +217,7 @@ class ExtractedFrame:
             UsageError: It was not extracted.
         """
         options = self.scene.record.options
-        name = options.names_of(self.scene.record.split).get(content)
+        name = options.files_of(self.scene.record.split).get(content)
         if name is None:
             raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
         return name.format(number=self.number, position=self.position, first=options.first)

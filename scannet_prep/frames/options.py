@@ -7,8 +7,8 @@ file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ FrameContent: TypeAlias = Literal[
     "color", "depth", "pose", "labels", "instances", "vertices", "correspondences"
 ]
 
+FRAME_CONTENTS: tuple[FrameContent, ...] = get_args(FrameContent)
 STREAM = KINDS[".sens"]
 # The files that other contents than those of the stream come from.
 SOURCE_KINDS = {
@@ -36,16 +37,14 @@ SOURCE_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The names of the files of a scene, and the options that its readers need.
 
     Attributes:
-        of_frame: The files of each frame, by content. `{number}` is the number of the frame in the
+        files: The names of the files, by content. Each frame has those of `FrameContent`; those of
+            `SCENE_CONTENTS` concern all frames. `{number}` is the number of the frame in the
             stream, `{position}` counts the frames that are extracted, from 0, and `{first}` is the
             option.
-        of_scene: The content of each file that concerns all frames, by name: one of
-            `SCENE_CONTENTS`.
         folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
             `scans`, or `scans_test` for scenes of test, `{split}` is its split, and `{part}` is
             `train` or `test`.
@@ -59,11 +58,10 @@ class Layout:
             pose has its intrinsics, too.
     """
 
-    of_frame: Mapping[FrameContent, str]
-    of_scene: Mapping[str, str]
+    files: Mapping[str, str]
     folder: str = "{scene}"
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = {}
+    fixed: Mapping[str, Any] = {}
     crop: tuple[int, int] | None = None
     aligns_depth: bool = False
     uses_depth_camera: bool = False
@@ -75,67 +73,66 @@ _MATRICES = (
     "intrinsic_depth",
     "extrinsic_depth",
 )
-_MATRIX_FOLDER = {f"intrinsic/{name}.txt": name for name in _MATRICES}
+_MATRIX_FOLDER = {name: f"intrinsic/{name}.txt" for name in _MATRICES}
 # Where other files tell the numbers and cameras of all frames.
 _EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
     "official": Layout(
-        of_frame={
+        files={
             "color": "color/{number}.jpg",
             "depth": "depth/{number}.png",
             "pose": "pose/{number}.txt",
             "labels": "label/{number}.png",
             "instances": "instance/{number}.png",
             "vertices": "vertices/{number}.npy",
+            **_MATRIX_FOLDER,
         },
-        of_scene=_MATRIX_FOLDER,
     ),
     # scannet_frames_25k.zip of the release.
     "frames25k": Layout(
-        of_frame={
+        files={
             "color": "color/{number:06}.jpg",
             "depth": "depth/{number:06}.png",
             "pose": "pose/{number:06}.txt",
             "labels": "label/{number:06}.png",
             "instances": "instance/{number:06}.png",
-        },
-        of_scene={
-            "intrinsics_color.txt": "intrinsic_color",
-            "intrinsics_depth.txt": "intrinsic_depth",
+            "intrinsic_color": "intrinsics_color.txt",
+            "intrinsic_depth": "intrinsics_depth.txt",
         },
     ),
     # The folder `posed_images` of mmdetection3d.
     "mmdet3d": Layout(
-        of_frame={
+        files={
             "color": "{position:05}.jpg",
             "depth": "{position:05}.png",
             "pose": "{position:05}.txt",
+            "intrinsic_color": "intrinsic.txt",
         },
-        of_scene={"intrinsic.txt": "intrinsic_color"},
     ),
     # The folder `posed_images` of EmbodiedScan, whose infos name frames and the cameras of stored
     # images.
     "embodiedscan": Layout(
-        of_frame={
+        files={
             "color": "{number:05}.jpg",
             "depth": "{number:05}.png",
             "pose": "{number:05}.txt",
+            "intrinsic_color": "intrinsic.txt",
+            "intrinsic_depth": "depth_intrinsic.txt",
         },
-        of_scene={"intrinsic.txt": "intrinsic_color", "depth_intrinsic.txt": "intrinsic_depth"},
         folder="posed_images/{scene}",
         defaults={"every": 10},
         fixed=_EXACT,
     ),
     # The folder `images` of Concerto and Utonia, in Pointcept.
     "concerto": Layout(
-        of_frame={
+        files={
             "color": "color/{number}.png",
             "depth": "depth/{number}.png",
             "pose": "pose/{number}.npy",
             "correspondences": "correspondence/{number}.npy",
+            "intrinsic_color": "intrinsic/intrinsic.npy",
         },
-        of_scene={"intrinsic/intrinsic.npy": "intrinsic_color"},
         folder="{split}/{scene}",
         defaults={
             "every": 75,
@@ -145,81 +142,90 @@ LAYOUTS = {
     ),
     # A model of COLMAP, as 3D Gaussian splatting reads it.
     "colmap": Layout(
-        of_frame={"color": "images/{number:06}.jpg", "depth": "depths/{number:06}.png"},
-        of_scene={
-            "sparse/0/cameras.txt": "colmap_camera",
-            "sparse/0/images.txt": "colmap_images",
-            "sparse/0/points3D.txt": "colmap_points",
-            "sparse/0/points3D.ply": "points",
+        files={
+            "color": "images/{number:06}.jpg",
+            "depth": "depths/{number:06}.png",
+            "colmap_camera": "sparse/0/cameras.txt",
+            "colmap_images": "sparse/0/images.txt",
+            "colmap_points": "sparse/0/points3D.txt",
+            "points": "sparse/0/points3D.ply",
         },
         defaults={"contents": ("color",)},
         fixed={"keeps_lost": False},
         aligns_depth=True,
     ),
     "nerfstudio": Layout(
-        of_frame={"color": "images/{number:06}.jpg", "depth": "depths/{number:06}.png"},
-        of_scene={"transforms.json": "transforms", "points3D.ply": "points"},
+        files={
+            "color": "images/{number:06}.jpg",
+            "depth": "depths/{number:06}.png",
+            "transforms": "transforms.json",
+            "points": "points3D.ply",
+        },
         fixed={"keeps_lost": False},
         aligns_depth=True,
     ),
     # The evaluation of poses of MonST3R, CUT3R and TTT3R.
     "relpose": Layout(
-        of_frame={
+        files={
             "color": "color_{first}/frame_{position:04}.jpg",
             "depth": "depth_{first}/frame_{position:04}.png",
+            "poses": "pose_{first}.txt",
         },
-        of_scene={"pose_{first}.txt": "poses"},
         defaults={"every": 3, "first": 90},
         fixed={"at_most": None, "keeps_lost": True},
     ),
     # The training of CUT3R, StreamVGGT and TTT3R. Each frame has a file with pose and intrinsics.
     "cut3r": Layout(
-        of_frame={
+        files={
             "color": "color/{number:05}.jpg",
             "depth": "depth/{number:05}.png",
             "pose": "cam/{number:05}.npz",
+            "names": "new_scene_metadata.npz",
         },
-        of_scene={"new_scene_metadata.npz": "names"},
         folder="scans_{part}/{scene}",
         defaults={"every": 1},
         fixed={"size": None, "keeps_lost": False},
         uses_depth_camera=True,
     ),
     "openeqa": Layout(
-        of_frame={
+        files={
             "color": "{number:06}-rgb.png",
             "depth": "{number:06}-depth.png",
             "pose": "{number:06}.txt",
+            **{name: f"{name}.txt" for name in _MATRICES},
         },
-        of_scene={f"{name}.txt": name for name in _MATRICES},
         defaults={"every": 1, "first": 600, "keeps_lost": True},
     ),
     # What ScanNet's SensReader for C++ writes; ScanNet-1500 of SuperGlue names these files.
     "sens": Layout(
-        of_frame={
+        files={
             "color": "sens/frame-{number:06}.color.jpg",
             "depth": "sens/frame-{number:06}.depth.pgm",
             "pose": "sens/frame-{number:06}.pose.txt",
+            "stream_info": "sens/_info.txt",
         },
-        of_scene={"sens/_info.txt": "stream_info"},
         folder="{scans}/{scene}",
         defaults={"every": 1},
         fixed={"at_most": None, "size": None, "keeps_lost": True},
     ),
     "simplerecon": Layout(
-        of_frame={
+        files={
             "color": "sensor_data/frame-{number:06}.color.jpg",
             "depth": "sensor_data/frame-{number:06}.depth.png",
             "pose": "sensor_data/frame-{number:06}.pose.txt",
+            **_MATRIX_FOLDER,
+            "scan_info": "{scene}.txt",
         },
-        of_scene={**_MATRIX_FOLDER, "{scene}.txt": "scan_info"},
         folder="{scans}/{scene}",
         fixed={"every": 1, **_EXACT},
     ),
     # Depth in metres. Its trainer reads maps of depth and normals that a network makes of `image`.
     "monosdf": Layout(
-        of_frame={"color": "image/{position:06}.png", "depth": "depth/{position:06}.npy"},
-        of_scene={"cameras.npz": "projections"},
+        files={
+            "color": "image/{position:06}.png",
+            "depth": "depth/{position:06}.npy",
+            "projections": "cameras.npz",
+        },
         defaults={"every": 10},
         fixed={"size": (384, 384), "keeps_lost": False},
         crop=(768, 768),
@@ -276,12 +282,13 @@ class FrameOptions:
     def __post_init__(self) -> None:
         """Check the options, and sort the contents as the layout does."""
         layout = _find_layout(self.layout)
+        possible = [content for content in FRAME_CONTENTS if content in layout.files]
         for content in self.contents:
-            if content not in layout.of_frame:
+            if content not in possible:
                 problem = f"the layout {self.layout} has no place for {content}"
                 raise UsageError(problem, "choose another layout, or leave it out of --with")
         chosen = self.contents or ("color", "depth", "pose")
-        contents = tuple(name for name in layout.of_frame if name in chosen)
+        contents = tuple(content for content in possible if content in chosen)
         object.__setattr__(self, "contents", contents)
         for name, needed in layout.fixed.items():
             value = getattr(self, name)
@@ -297,12 +304,12 @@ class FrameOptions:
         options["contents"] = " ".join(self.contents)
         return ", ".join(f"{name}: {value}" for name, value in options.items() if value)
 
-    def names_of(self, split: Split) -> dict[FrameContent, str]:
-        """Return the names of the files of a frame, by content; test scenes have no 2D labels."""
-        names = LAYOUTS[self.layout].of_frame
+    def files_of(self, split: Split) -> dict[str, str]:
+        """Return the names of the files of a scene, by content; test scenes have no 2D labels."""
         return {
-            content: names[content]
-            for content in self.contents
+            content: name
+            for content, name in LAYOUTS[self.layout].files.items()
+            if content in self.contents or content not in FRAME_CONTENTS
             if split in SOURCE_KINDS.get(content, STREAM).splits
         }
 
@@ -314,9 +321,8 @@ class FrameOptions:
 
     def find_sources(self, split: Split) -> list[FileKind]:
         """Return the kinds of the files that scenes of a split are extracted from."""
-        contents = (*self.names_of(split), *LAYOUTS[self.layout].of_scene.values())
-        kinds = [SOURCE_KINDS.get(content, STREAM) for content in contents]
-        return [*dict.fromkeys([STREAM, *kinds])]
+        kinds = [SOURCE_KINDS.get(content, STREAM) for content in self.files_of(split)]
+        return [*dict.fromkeys(kinds)]
 
     def select(
         self, is_tracked: NDArray[np.bool_], listed: Sequence[int] | None = None

@@ -15,7 +15,7 @@ Pointcept takes the nearest vertex of the whole scan there, which is nearly alwa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from scannet_prep.errors import UsageError
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.raw.mesh import Mesh
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
-
-if TYPE_CHECKING:
-    from scannet_prep.processed.scene import ProcessedScene
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -111,29 +108,25 @@ def project(
     return pixels, visible
 
 
-def camera_in(sample: Mapping[str, Any] | ProcessedScene, pose: Floats) -> NDArray[np.float64]:
+def camera_in(sample: Mapping[str, Any], pose: Floats) -> NDArray[np.float64]:
     """Convert the pose of a frame into the frame of the points of a scene.
 
     Poses are in the frame of the scan. If the points are axis-aligned, the pose must be, too.
 
     Args:
-        sample: A sample of `ScanNet`, before transforms; or a processed scene.
+        sample: A sample of `ScanNet`, before transforms.
         pose: (4, 4), scan <- camera.
 
     Returns:
         float64 (4, 4), points <- camera.
 
     Raises:
-        UsageError: A sample does not record `is_aligned`, or has no `axis_alignment`; or the pose
+        UsageError: The sample does not record `is_aligned`, or has no `axis_alignment`; or the pose
             cannot be used, because tracking was lost.
     """
     scan_from_camera = _check_pose(pose)
-    if isinstance(sample, Mapping):
-        is_aligned = getattr(sample, "is_aligned", None)
-        axis_alignment = sample.get("axis_alignment")
-    else:
-        is_aligned = sample.meta.options.align_axis
-        axis_alignment = sample.axis_alignment
+    is_aligned = getattr(sample, "is_aligned", None)
+    axis_alignment = sample.get("axis_alignment")
     if is_aligned is None or axis_alignment is None:
         raise UsageError(
             "the sample does not record is_aligned and axis_alignment: it is not as the dataset "

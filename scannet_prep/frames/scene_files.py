@@ -133,10 +133,10 @@ def _make_transforms(record: FramesRecord, _: RawScene) -> dict[str, Any]:
     poses = record.read_poses().copy()
     poses[:, :3, 1:3] *= -1
     keys = {"color": "file_path", "depth": "depth_file_path"}
-    names = record.options.names_of(record.split)
+    names = record.options.files_of(record.split)
     frames = []
     for number, pose in zip(record.frames, poses.tolist(), strict=True):
-        paths = {keys[content]: name.format(number=number) for content, name in names.items()}
+        paths = {keys[name]: names[name].format(number=number) for name in record.options.contents}
         frames.append({**paths, "transform_matrix": pose})
     return {
         "camera_model": "PINHOLE",

@@ -15,7 +15,7 @@ from scannet_prep.archive.writing import FileGroup
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import FileError, ScanNetPrepError
-from scannet_prep.frames.folder import RECORD_NAME, find_scenes, read_record
+from scannet_prep.frames.folder import RECORD_NAME, SceneFrames, find_scenes
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.files import read_raw_file
@@ -180,7 +180,7 @@ class Frames(Place):
         for scene_id, path in self._scene_folders.items():
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
-                record = read_record(path)
+                record = SceneFrames(path).record
                 sizes = [file.size_bytes for file in record.files.values()]
                 size_bytes = path.stat().st_size + sum(sizes)
                 scenes[scene_id] = PlaceScene(record.split, 0, size_bytes, 1 + len(sizes))
@@ -215,7 +215,7 @@ def _list_files(scene_folder: Path) -> Iterator[tuple[Path, Fingerprint]]:
     Raises:
         FileError: Their record is damaged.
     """
-    for name, fingerprint in read_record(scene_folder).files.items():
+    for name, fingerprint in SceneFrames(scene_folder).record.files.items():
         yield scene_folder / name, fingerprint
 
 

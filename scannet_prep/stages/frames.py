@@ -40,7 +40,7 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.frames.extraction import extract_scene, measure_sources
-from scannet_prep.frames.folder import RECORD_NAME, FramesRecord, find_scenes, read_record
+from scannet_prep.frames.folder import RECORD_NAME, FramesRecord, SceneFrames, find_scenes
 from scannet_prep.frames.options import STREAM, FrameOptions
 from scannet_prep.processed.manifest import processed_path
 from scannet_prep.raw.sensor_stream import SensorStream
@@ -137,7 +137,8 @@ def plan(
     if os.path.realpath(out_dir) == os.path.realpath(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
     before = _read_manifest(out_dir)
-    chosen = _choose_options(options or {}, label_map, list_path, out_dir, before)
+    digest = Fingerprint.from_file(list_path).crc32 if list_path else ""
+    chosen = _choose_options({**(options or {}), "listed": digest}, label_map, out_dir, before)
 
     # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
     # a stream may have been removed to free the disk.
@@ -165,7 +166,7 @@ def plan(
             kept.append(scene_id)
     notes = [note for note in listing.findings if not note.is_error]
     without_labels = [
-        task.scene_id for task in tasks if len(chosen.names_of(task.split)) < len(chosen.contents)
+        task.scene_id for task in tasks if {*chosen.contents} - chosen.files_of(task.split).keys()
     ]
     if without_labels:
         notes.append(_note(f"test scenes have no 2D labels: {list_some(without_labels)}"))
@@ -223,13 +224,12 @@ def _list_streams(raw_dir: Path, out_dir: Path) -> RawListing:
 def _read_manifest(out_dir: Path) -> FramesManifest:
     """Read the records of all scenes of a folder."""
     folders = find_scenes(out_dir)
-    return FramesManifest({name: read_record(folder) for name, folder in folders.items()})
+    return FramesManifest({name: SceneFrames(folder).record for name, folder in folders.items()})
 
 
 def _choose_options(
     options: Mapping[str, Any],
     label_map: LabelMap,
-    list_path: Path | None,
     out_dir: Path,
     before: FramesManifest,
 ) -> FrameOptions:
@@ -241,11 +241,8 @@ def _choose_options(
     stored = {scene_id: record.options for scene_id, record in before.scenes.items()}
     first = next(iter(stored.values()), None)
     chosen = replace(first, **options) if first else FrameOptions.of_layout(**options)
-    chosen = replace(
-        chosen,
-        label_map="" if chosen.label_set == "raw" else label_map.digest,
-        listed=Fingerprint.from_file(list_path).crc32 if list_path else "",
-    )
+    if chosen.label_set != "raw":
+        chosen = replace(chosen, label_map=label_map.digest)
     for scene_id, other in stored.items():
         if other != chosen:
             problem = f"{out_dir}: {scene_id} has frames with other options: {other.text}"
