@@ -303,10 +303,10 @@ class ProcessedFolder(ProcessedScenes):
         """Iterate over the files of all scenes: a group for each."""
         from scannet_prep.archive.writing import FileGroup
 
-        for scene_id, entry in self.entries.items():
+        for scene_id, scene in self.scenes.items():
             path = self.file_path(scene_id)
-            names = {f"{entry.split}/{path.name}": path}
-            yield FileGroup(scene_id, names, entry.fingerprint)
+            names = {f"{scene.split}/{path.name}": path}
+            yield FileGroup(scene_id, names, self.entries[scene_id].fingerprint)
 
     def read_file(self, scene_id: str) -> NpzReader:
         """Read the whole file of a scene into new, writable memory."""
