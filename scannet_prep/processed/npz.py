@@ -202,7 +202,8 @@ def _parse_member(
         # A damaged size must not make the decompressor reserve memory for it.
         size_bytes = min(info.file_size, _MAX_DEFLATE_RATIO * len(content) + 64)
         content = memoryview(deflate.deflate_decompress(content, size_bytes))
-    if len(content) != info.file_size or deflate.crc32(content) != info.CRC:
+    crc32 = deflate.crc32(content)
+    if len(content) != info.file_size or crc32 != info.CRC:
         raise ValueError("its CRC-32 does not match")
     # Bytes 8 and 9 have the length of the description, which begins at byte 10.
     start = 10 + int.from_bytes(content[8:10], "little")
