@@ -115,7 +115,7 @@ def _try(task: Any, call: bytes) -> Any:  # noqa: ANN401 - the result of any fun
 
 @lru_cache(maxsize=1)
 def _load_call(call: bytes) -> Any:  # noqa: ANN401 - as above
-    """Load function and context, which come with every task, once in each worker."""
+    """Load function and context, which are the same for all tasks, once in each worker."""
     return pickle.loads(call)  # noqa: S301 - from the main process
 
 
@@ -132,10 +132,10 @@ def _find_outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - as above
 
 
 class WorkerProcesses(ThreadPoolExecutor):
-    """An executor whose threads hand their calls to processes, one each.
+    """An executor whose threads hand their tasks to processes, one each.
 
-    If a process is killed, only its call is lost, and another process takes its place. Python's
-    ProcessPoolExecutor would lose all calls, and run the caller's script again in each process.
+    If a process is killed, only its task is lost, and another process takes its place. Python's
+    ProcessPoolExecutor would lose all tasks, and run the caller's script again in each process.
 
     Args:
         count: Largest number of processes. They are started when they are needed.
@@ -147,17 +147,21 @@ class WorkerProcesses(ThreadPoolExecutor):
         self._idle: list[tuple[subprocess.Popen[bytes], Connection]] = []
         self._is_over = False
 
-    def submit(self, function: Any, /, *arguments: Any, **_options: Any) -> Future[Any]:  # noqa: ANN401 - as in Executor
-        """Submit a call, whose arguments and result are pickled."""
-        return super().submit(self._call, function, *arguments)
+    def submit(self, _: Any, /, *arguments: Any, **_options: Any) -> Future[Any]:  # noqa: ANN401 - as in Executor
+        """Submit a call of `_try`, whose task and result are pickled."""
+        return super().submit(self._hand_over, *arguments)
 
-    def _call(self, *call: object) -> object:
+    def _hand_over(self, task: object, call: bytes) -> object:
+        messages = [pickle.dumps(task)]
         try:
             process, pipe = self._idle.pop()
         except IndexError:
             process, pipe = self._start()
+            # All tasks have the same call, which may be large.
+            messages.insert(0, call)
         try:
-            pipe.send(call)
+            for message in messages:
+                pipe.send_bytes(message)
             result = pipe.recv()
         except (EOFError, OSError):
             problem = f"its process ended with status {process.wait()}"
@@ -201,7 +205,7 @@ class WorkerProcesses(ThreadPoolExecutor):
 
 
 def work(descriptor: int) -> None:
-    """Do calls until the pipe breaks, as it also does when the main process is killed.
+    """Do tasks until the pipe breaks, as it also does when the main process is killed.
 
     Args:
         descriptor: The worker's end of the pipe.
@@ -209,9 +213,9 @@ def work(descriptor: int) -> None:
     pipe = Connection(descriptor)
     keep_freed_memory()
     with suppress(EOFError, ConnectionError):
+        call = pipe.recv_bytes()
         while True:
-            function, *arguments = pipe.recv()
-            pipe.send(function(*arguments))
+            pipe.send(_try(pipe.recv(), call))
 
 
 @contextmanager
