@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +175,7 @@ class ProcessedScenes(Place):
         name: See `Place`.
 
     Attributes:
+        manifest: The manifest, as it was when the place was opened.
         options: The options.
 
     Raises:
@@ -184,16 +184,15 @@ class ProcessedScenes(Place):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        manifest = self.read_manifest()
-        check_complete(manifest, Path(name))
+        self.manifest = self.read_manifest()
+        check_complete(self.manifest, Path(name))
         scenes = {}
-        # Without the counts of an entry, which take a hundred times the memory.
-        for scene_id, entry in manifest.scenes.items():
+        for scene_id, entry in self.entries.items():
             scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
-        failures = manifest.failures.items()
+        failures = self.manifest.failures.items()
         self.scenes = scenes
         self.failures = {name: failure for name, failure in failures if name not in scenes}
-        self.options = manifest.options
+        self.options = self.manifest.options
 
     @abstractmethod
     def file_path(self, scene_id: str) -> Path | str:
@@ -216,18 +215,9 @@ class ProcessedScenes(Place):
             ScanNetPrepError: It is damaged, or cannot be read.
         """
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        """The manifest, which is read again when it is first used.
-
-        Raises:
-            FileError: It is damaged.
-        """
-        return self.read_manifest()
-
     @property
     def entries(self) -> Mapping[str, SceneEntry]:
-        """The entries of the manifest, by id; errors are those of `manifest`."""
+        """The entries of the manifest, by id."""
         return self.manifest.scenes
 
     def open_arrays(self, scene_id: str) -> NpzReader:
