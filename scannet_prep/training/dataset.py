@@ -115,9 +115,9 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         TransferError: The web server does not serve the archive.
         UnknownSceneError, IndexError: A scene of `scenes` does not exist, or belongs to another
             split.
-        UsageError: There is no such split, a split has no scenes, there is no such key, `labels`
-            is not a label set, `ignore_index` is a train id or not a whole number, or `points` does
-            not fit the scenes.
+        UsageError: There is no such split, a split has no scenes, no scene was chosen, there is no
+            such key, `labels` is not a label set, `ignore_index` is a train id or not a whole
+            number, or `points` does not fit the scenes.
     """
 
     def __init__(
@@ -169,6 +169,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         if scenes is not None:
             indices = sorted({self._find(scene) for scene in scenes})
             self.scene_ids = [self.scene_ids[index] for index in indices]
+        if not self.scene_ids:
+            raise UsageError(f"{self.path}: no scene was chosen, expected at least one")
         counts = [self._place.scenes[scene_id].vertex_count for scene_id in self.scene_ids]
         self.lengths = np.array(counts, np.int64)
         self.lengths.flags.writeable = False
