@@ -408,7 +408,7 @@ def export(name, scene, folder, *, is_aligned=False):
     for file, content in files.items():
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_file(file, content))
+        path.write_bytes(b"".join(encode_file(file, content)))
     return record
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.processed.annotate import raw_ids_by_group, table_by_group
+from scannet_prep.processed.annotate import raw_ids_by_group, split_by_group, table_by_group
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
@@ -20,8 +20,8 @@ from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import RELEASE_ID, Split
 
 SceneFiles: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
-"""The files of a scene by name, relative to the folder of the export, with `/`: arrays or bytes.
-And its record: the JSON values that `share_<format>` needs."""
+"""The files of a scene by name, relative to the folder of the export, with `/`: arrays, bytes, or
+lists of pieces. And its record: the JSON values that `share_<format>` needs."""
 
 Records: TypeAlias = Mapping[Split, Mapping[str, Mapping[str, Any]]]
 """The record of every exported scene, by split and scene id, sorted."""
@@ -29,6 +29,8 @@ Records: TypeAlias = Mapping[Split, Mapping[str, Mapping[str, Any]]]
 # Names in the programs that are not those of ScanNet20.
 _SPELLINGS_20 = {"shower curtain": "showercurtrain", "otherfurniture": "garbagebin"}
 _MAX_NUMBER = 999
+# Rows are moved in parts: new memory for all of them takes longer than the arithmetic.
+_ROWS_AT_ONCE = 4096
 _HINT_SEGMENTS = "process the scene again, with its segments or with --compute-segments"
 # The programs store the number plus one as uint32.
 _MAX_OBJECT_ID = 2**32 - 2
@@ -66,17 +68,19 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
     if not is_aligned:
         matrix = np.linalg.inv(matrix)
         rotation = rotation.T
-    points = move(scene.points, matrix[:3]).astype(np.float32)
     # Stored normals are float16. Each format rounds these as it needs.
-    normals: Any = move(scene.normals, rotation).astype(np.float32)
+    normals: Any = _move(scene.normals, rotation)
     meta = replace(meta, options=replace(meta.options, align_axis=is_aligned))
-    return replace(scene, meta=meta, points=points, normals=normals)
+    return replace(scene, meta=meta, points=_move(scene.points, matrix[:3]), normals=normals)
 
 
-def move(points: NDArray[Any], matrix: NDArray[Any]) -> NDArray[np.float64]:
+def _move(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[np.float32]:
     """Move points or normals, (V, 3), with the formula of processing."""
-    columns = np.ascontiguousarray(points.T, np.float64)
-    return np.stack([*move_columns(columns, matrix)], axis=1)
+    moved = np.empty(rows.shape, np.float32)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        moved[part] = move_columns(rows[part].T.astype(np.float64), matrix).T
+    return moved
 
 
 def encode_lines(values: NDArray[Any], table: NDArray[Any] | None = None) -> bytes:
@@ -124,14 +128,12 @@ def encode_instances(
     return encode_lines(scene.instances, values)
 
 
-def encode_file(name: str, content: NDArray[Any] | bytes) -> bytes:
-    """Encode the content of a file; an array as `np.save` does, or for other names as its bytes."""
-    if isinstance(content, bytes):
-        return content
-    data = content.tobytes()
+def encode_file(name: str, content: Any) -> list[Any]:  # noqa: ANN401 - see `SceneFiles`
+    """Encode a file as pieces; an array as `np.save` does, or for other names as its bytes."""
     if name.endswith(".npy"):
-        data = encode_npy_header(content.dtype.str, content.shape) + data
-    return data
+        header = encode_npy_header(content.dtype.str, content.shape)
+        return [header, np.ascontiguousarray(content)]
+    return content if isinstance(content, list) else [content]
 
 
 def box_classes(label_set: LabelSet) -> dict[int, str]:
@@ -197,10 +199,10 @@ def number_objects(scene: ProcessedScene, *, uses_last_copies: bool = False) -> 
 
 def find_boxes(
     scene: ProcessedScene,
-    points: NDArray[Any],
     label_set: LabelSet,
-    classes: list[int],
+    classes: Collection[int],
     objects: NDArray[np.int64],
+    matrix: NDArray[np.float64] | None = None,
 ) -> list[list[Any]]:
     """Find the boxes of the objects that have vertices and one of these classes.
 
@@ -208,10 +210,11 @@ def find_boxes(
 
     Args:
         scene: The scene.
-        points: (V, 3), its points in the frame of the boxes. Boxes are computed with their dtype.
         label_set: The label set of the raw ids.
         classes: The raw ids of the classes that have boxes.
         objects: From `number_objects`.
+        matrix: (3, 4), moves the points to the frame of the boxes, in float64; None for boxes in
+            the frame of the points and in float32.
 
     Returns:
         A row for each box, by ascending object id: centre x, y, z and size x, y, z, in metres; raw
@@ -219,11 +222,12 @@ def find_boxes(
     """
     rows = []
     raw_ids = raw_ids_by_group(scene.meta.groups, label_set).tolist()
-    for group_id in np.flatnonzero(np.isin(raw_ids, classes)):
-        members = points.compress(scene.instances == group_id, axis=0)
-        if len(members):
-            first = members.min(axis=0)
-            last = members.max(axis=0)
+    for group_id, members in split_by_group(scene.points.T, scene.instances).items():
+        if raw_ids[group_id] in classes:
+            if matrix is not None:
+                members = move_columns(members.astype(np.float64), matrix)
+            first = members.min(axis=1)
+            last = members.max(axis=1)
             center = (first + last) / 2
             size = last - first
             rows.append([*center.tolist(), *size.tolist(), raw_ids[group_id], objects[group_id]])

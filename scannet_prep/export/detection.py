@@ -16,6 +16,7 @@ box of an object always encloses all its vertices.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,20 +38,36 @@ _CLASSES = [*range(3, 22), *range(23, 41)]
 _MAX_POINTS = 50_000
 
 
-def export_votenet(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
-    """Make four arrays: those of ScanRefer without normals and `objectId`, of fewer classes."""
-    stem = scene.meta.scene_id
-    files, _ = export_scanrefer(scene, label_set)
-    points = files.pop(f"{stem}_aligned_vert.npy")
-    boxes = files.pop(f"{stem}_aligned_bbox.npy")
-    is_counted = np.isin(boxes[:, 6], [*box_classes(SCANNET20)])
-    files[f"{stem}_vert.npy"] = points[:, :6]
-    files[f"{stem}_bbox.npy"] = boxes[is_counted, :7]
-    return files, {}
+def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
+    """Make four arrays: without normals and `objectId`, and with boxes of fewer classes."""
+    columns = ("points", "colors")
+    classes = box_classes(SCANNET20)
+    return _make_files(scene, {"": True}, columns, classes, box_width=7), {}
 
 
 def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make six arrays, also of a test scene, whose labels and only box are zeros."""
+    columns = ("points", "colors", "normals")
+    frames = {"": False, "_aligned": True}
+    return _make_files(scene, frames, columns, _CLASSES, box_width=8), {}
+
+
+def _make_files(
+    scene: ProcessedScene,
+    frames: Mapping[str, bool],
+    columns: Sequence[str],
+    classes: Collection[int],
+    box_width: int,
+) -> dict[str, Any]:
+    """Make the labels, and the points and boxes in each frame.
+
+    Args:
+        scene: The scene.
+        frames: Whether a frame is the axis-aligned one, by the suffix of its files.
+        columns: The arrays of the scene that make the columns of a point.
+        classes: The nyu40 ids of the classes that have boxes.
+        box_width: 7, or 8 with the `objectId`.
+    """
     stem = scene.meta.scene_id
     # In the programs, later groups replace earlier ones, and descriptions name objects by these
     # numbers.
@@ -61,9 +78,10 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     nyu40_ids = raw_ids_by_group(scene.meta.groups, SCANNET20)
     # The points are the vertices with the smallest numbers, which depend only on the scene id. The
     # raw output of a bit generator is the same in all versions of NumPy.
-    generator = np.random.PCG64([0, *stem.encode()])
-    numbers = generator.random_raw(len(scene.points))
-    chosen = np.sort(np.argsort(numbers)[:_MAX_POINTS])
+    numbers = np.random.PCG64([0, *stem.encode()]).random_raw(len(scene.points))
+    count = min(len(numbers), _MAX_POINTS)
+    largest = np.partition(numbers, count - 1)[count - 1]
+    chosen = np.flatnonzero(numbers <= largest)
     instances = scene.instances[chosen]
     labels = nyu40_ids.take(instances)
     objects_from_1 = objects.take(instances) + 1
@@ -71,15 +89,13 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
         f"{stem}_sem_label.npy": labels.astype(np.uint32),
         f"{stem}_ins_label.npy": objects_from_1.astype(np.uint32),
     }
-    frames = {stem: False, f"{stem}_aligned": True}
-    for prefix, is_aligned in frames.items():
+    for suffix, is_aligned in frames.items():
         moved = in_frame(scene, is_aligned=is_aligned)
-        columns: list[Any] = [moved.points, moved.colors, moved.normals]
-        vertices = np.hstack(columns, dtype=np.float32)
-        files[f"{prefix}_vert.npy"] = vertices[chosen]
+        parts = [getattr(moved, key).take(chosen, axis=0) for key in columns]
         # Boxes are computed in float32, as in the programs.
-        boxes = find_boxes(scene, moved.points, SCANNET20, _CLASSES, objects)
+        boxes = find_boxes(moved, SCANNET20, classes, objects)
         if scene.meta.split is Split.TEST:
             boxes = [[0] * 8]
-        files[f"{prefix}_bbox.npy"] = np.array(boxes, np.float64).reshape(-1, 8)
-    return files, {}
+        files[f"{stem}{suffix}_vert.npy"] = np.hstack(parts, dtype=np.float32)
+        files[f"{stem}{suffix}_bbox.npy"] = np.array(boxes, float).reshape(-1, 8)[:, :box_width]
+    return files

@@ -71,19 +71,19 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
         scene.points,
         scene.colors,
         scene.normals,
-        segments_of(scene),
+        segments_of(scene).astype(np.float32),
     ]
     files: dict[str, Any] = {}
     if meta.split is not Split.TEST:
         numbers = table_by_group({group.id: group.id + 1 for group in meta.groups}, none=0)
         truth_name = f"instance_gt/{mode}/{scene_id}.txt"
         files[truth_name] = encode_instances(scene, label_set, numbers)
-        columns.append(vertex_raw_ids(scene, label_set))
+        columns.append(vertex_raw_ids(scene, label_set).astype(np.float32))
         columns.append(scene.instances)
         # Exact, because the sums are of integers.
-        colors = scene.colors.astype(np.int64)
-        means = colors.sum(axis=0) / 255 / len(colors)
-        mean_squares = (colors**2).sum(axis=0) / 255**2 / len(colors)
+        colors = np.ascontiguousarray(scene.colors.T, np.int32)
+        means = colors.sum(axis=1) / 255 / len(scene.points)
+        mean_squares = (colors**2).sum(axis=1) / 255**2 / len(scene.points)
         entry |= {
             "scene_type": meta.scene_type,
             "raw_description_filepath": raw + INFO.suffix,
@@ -95,7 +95,7 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
             "color_mean": means.tolist(),
             "color_std": mean_squares.tolist(),
         }
-    files[matrix_name] = np.column_stack(columns).astype(np.float32)
+    files[matrix_name] = np.column_stack(columns)
     return files, entry
 
 

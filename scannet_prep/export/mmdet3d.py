@@ -24,7 +24,6 @@ from scannet_prep.export.arrays import (
     SceneFiles,
     box_classes,
     find_boxes,
-    move,
     number_objects,
     segments_of,
     vertex_raw_ids,
@@ -51,9 +50,8 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     files[f"semantic_mask/{name}"] = raw_ids
     # Boxes are always in the axis-aligned frame.
     matrix = np.eye(4) if scene.meta.options.align_axis else scene.axis_alignment
-    aligned = move(scene.points, matrix[:3])
-    classes = list(box_classes(label_set))
-    boxes = find_boxes(scene, aligned, label_set, classes, objects)
+    classes = [*box_classes(label_set)]
+    boxes = find_boxes(scene, label_set, classes, objects, matrix[:3])
     # The first count is that of unlabeled vertices.
     labels = label_set.labels_from_raw_ids(raw_ids)
     counts = np.bincount(labels, minlength=len(label_set) + 1)

@@ -33,18 +33,16 @@ def export_octformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     labels = label_set.labels_from_raw_ids(raw_ids)
     # Stored normals are float16, those in another frame are not.
     if scene.normals.dtype == np.float16 and label_set == scene.meta.options.label_set:
-        content = b"".join(encode_processed(scene))
+        content = encode_processed(scene)
     else:
-        content = b"".join(
-            encode_npz(
-                {
-                    "points": scene.points,
-                    "normals": scene.normals.astype(np.float16),
-                    "colors": scene.colors,
-                    "labels": labels,
-                },
-                deflated=frozenset({"labels"}),
-            )
+        content = encode_npz(
+            {
+                "points": scene.points,
+                "normals": scene.normals.astype(np.float16),
+                "colors": scene.colors,
+                "labels": labels,
+            },
+            deflated=frozenset({"labels"}),
         )
     if scene.meta.split is Split.TEST:
         return {f"test/{scene_id}.npz": content}, {}
@@ -62,11 +60,8 @@ def share_octformer(records: Records, _: LabelSet) -> Mapping[str, bytes]:
     lists = {}
     for split, present in records.items():
         # Official order first, then scenes that belong to no official list.
-        ordered: list[str] = [
-            scene_id for scene_id in official_scenes(split) if scene_id in present
-        ]
-        ordered += sorted(present.keys() - ordered)
-        text = "".join(f"{scene_id}.npz\n" for scene_id in ordered)
+        ordered = dict.fromkeys([*official_scenes(split), *present])
+        text = "".join(f"{scene_id}.npz\n" for scene_id in ordered if scene_id in present)
         lists[f"scannetv2_{split}_npz.txt"] = text.encode()
     lists["scannetv2_test.txt"] = lists["scannetv2_test_npz.txt"]
     return lists

@@ -7,8 +7,10 @@ have triangles.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.files import Buffer
 from scannet_prep.export.arrays import SceneFiles
@@ -35,7 +37,7 @@ def export_ply(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the file."""
     comment = f"{scene.meta.scene_id}, coloured by rgb"
     labels = getattr(scene, label_set.raw_ids_key)
-    content = b"".join(encode_ply(comment, scene.points, scene.colors, scene.faces, labels))
+    content = encode_ply(comment, scene.points, scene.colors, scene.faces, labels)
     return {f"{scene.meta.split}/{scene.meta.scene_id}.ply": content}, {}
 
 
@@ -56,13 +58,23 @@ def encode_ply(
         labels: (V,), up to 65,535, for the property `label`; None for no such property.
     """
     header = _HEADER.format(comment=comment, vertices=len(points))
-    vertices = [np.ascontiguousarray(points).view(np.uint8), colors]
+    columns: list[NDArray[Any]] = [points, colors]
+    types = "3<f4, 3u1"
     if labels is not None:
         header += _LABEL_HEADER
-        vertices.append(labels.astype("<u2")[:, np.newaxis].view(np.uint8))
-    body: list[Buffer] = [np.hstack(vertices).tobytes()]
+        columns.append(labels)
+        types += ", <u2"
+    body = [_pack(len(points), types, *columns)]
     if faces is not None:
         header += _FACE_HEADER.format(faces=len(faces))
-        counts = np.full((len(faces), 1), 3, np.uint8)
-        body.append(np.hstack([counts, np.ascontiguousarray(faces).view(np.uint8)]).tobytes())
+        body.append(_pack(len(faces), "u1, 3<i4", 3, faces))
     return [f"{header}end_header\n".encode(), *body]
+
+
+def _pack(count: int, types: str, *columns: ArrayLike) -> Buffer:
+    """Pack columns into records."""
+    records: Any = np.empty(count, types)
+    for name, column in zip(records.dtype.names, columns, strict=True):
+        records[name] = column
+    data: Buffer = records.view(np.uint8).data
+    return data

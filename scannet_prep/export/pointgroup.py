@@ -66,10 +66,11 @@ def export_pointgroup(
         classes = table[label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)]
         is_stuff = np.isin(classes, [0, 1])
         instances = np.where(is_stuff, -1, scene.instances)
-        # 0 for none. Instances without vertices have no number.
-        _, numbers = np.unique(np.append(instances, -1), return_inverse=True)
+        # By instance; the last entry is for -1. Instances without vertices have no number.
+        sizes = np.bincount(instances[instances >= 0])
+        numbers = np.append(np.cumsum(sizes > 0) - 1.0, -100.0)
         arrays.append(classes)
-        arrays.append(np.where(numbers > 0, numbers - 1.0, -100.0)[:-1])
+        arrays.append(numbers[instances])
     if split is Split.VAL:
         truth, _ = export_benchmark_gt(scene, label_set)
         files[f"val_gt/{name}.txt"] = truth[f"instance/{name}.txt"]
@@ -82,13 +83,13 @@ def export_spformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     return export_pointgroup(scene, label_set, segments_of(scene))
 
 
-def _encode_pth(value: object) -> bytes:
+def _encode_pth(value: object) -> list[bytes]:
     """Encode as `torch.save` did up to version 1.5, which every version of PyTorch reads.
 
     The parts are a magic number, the version of the format, facts about the machine that are not
     used, the value, and the tensors in it, of which there are none.
     """
     parts: list[Any] = [_MAGIC_NUMBER, _VERSION, {}, value, []]
-    data = b"".join(pickle.dumps(part, _PICKLE_PROTOCOL) for part in parts)
+    pickles = [pickle.dumps(part, _PICKLE_PROTOCOL) for part in parts]
     # NumPy 2 names a module that NumPy 1 lacks; it still reads the earlier name.
-    return data.replace(b"cnumpy._core.", b"cnumpy.core.")
+    return [data.replace(b"cnumpy._core.", b"cnumpy.core.") for data in pickles]

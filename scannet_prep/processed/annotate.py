@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,12 +170,7 @@ def measure_groups(
         instances: int16 (V,), ids of groups, -1 for none.
         points: float32 (V, 3), metres.
     """
-    # Points sorted by instance, (3, V), and one part of them for each.
-    order = np.argsort(instances, kind="stable")
-    ids, starts = np.unique(instances.take(order), return_index=True)
-    parts = np.split(points.T.take(order, axis=1), starts[1:], axis=1)
-    points_of = dict(zip(ids.tolist(), parts, strict=True))
-
+    points_of = split_by_group(points.T, instances)
     measured = []
     for group in groups:
         columns = points_of.get(group.id)
@@ -185,6 +180,26 @@ def measure_groups(
             group = replace(group, vertex_count=columns.shape[1], box=box)
         measured.append(group)
     return tuple(measured)
+
+
+def split_by_group(
+    columns: NDArray[Any],
+    instances: NDArray[np.int16],
+) -> dict[int, NDArray[Any]]:
+    """Split coordinates, (3, V), by group.
+
+    Args:
+        columns: The coordinates.
+        instances: int16 (V,), ids of groups, -1 for none.
+
+    Returns:
+        Those of the vertices of each group that has any, in mesh order, by ascending id; and of
+        the vertices of no group, by -1.
+    """
+    order = np.argsort(instances, kind="stable")
+    ids, starts = np.unique(instances.take(order), return_index=True)
+    parts = np.split(columns.take(order, axis=1), starts[1:], axis=1)
+    return dict(zip(ids.tolist(), parts, strict=True))
 
 
 def _look_up(

@@ -254,10 +254,9 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
     paths = {}
     sizes = {}
     for name, content in files.items():
-        data = encode_file(name, content)
         path = context.out_dir / name
-        paths[path] = write_temporary(path, [data])
-        sizes[name] = len(data)
+        paths[path] = write_temporary(path, encode_file(name, content))
+        sizes[name] = paths[path].stat().st_size
     crc32 = context.place.entries[task.scene_id].crc32
     return paths, ExportEntry(scene.meta.split, crc32, sizes, record)
 
@@ -274,7 +273,7 @@ def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
             (plan.out_dir / name).unlink()
     share = find_function("share", plan.context.format_name)
     for name, data in share(records, plan.context.label_set).items():
-        write_if_changed(plan.out_dir / name, encode_file(name, data))
+        write_if_changed(plan.out_dir / name, b"".join(encode_file(name, data)))
     return []
 
 
