@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +22,7 @@ SceneFiles: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """The files of a scene by name, relative to the folder of the export, with `/`: arrays, bytes, or
 lists of pieces. And its record: the JSON values that `share_<format>` needs."""
 
-Records: TypeAlias = Mapping[Split, Mapping[str, Mapping[str, Any]]]
+Records: TypeAlias = Mapping[Split, Mapping[str, Any]]
 """The record of every exported scene, by split and scene id, sorted."""
 
 # Names in the programs that are not those of ScanNet20.
@@ -33,7 +32,7 @@ _MAX_NUMBER = 999
 _ROWS_AT_ONCE = 4096
 _HINT_SEGMENTS = "process the scene again, with its segments or with --compute-segments"
 # The programs store the number plus one as uint32.
-_MAX_OBJECT_ID = 2**32 - 2
+_OBJECT_IDS = range(2**32 - 1)
 
 
 def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
@@ -142,11 +141,8 @@ def box_classes(label_set: LabelSet) -> dict[int, str]:
     Those of ScanNet20 are the 18 classes of VoteNet, in the spelling of the programs.
     """
     spellings = _SPELLINGS_20 if label_set == SCANNET20 else {}
-    return {
-        label_class.raw_id: spellings.get(label_class.name, label_class.name)
-        for label_class in label_set
-        if label_class.train_id in label_set.things
-    }
+    things = [label_set[train_id] for train_id in label_set.things]
+    return {thing.raw_id: spellings.get(thing.name, thing.name) for thing in things}
 
 
 def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
@@ -174,7 +170,7 @@ def segments_of(scene: ProcessedScene) -> NDArray[np.int64]:
     return scene.segments.astype(np.int64)
 
 
-def number_objects(scene: ProcessedScene, *, uses_last_copies: bool = False) -> NDArray[np.int64]:
+def number_objects(scene: ProcessedScene, *, copy: int) -> NDArray[np.int64]:
     """Make a table of the `objectId` of each group, -1 for "no group".
 
     A group without one has its own id; so do all groups, if the numbers are not distinct and
@@ -182,16 +178,14 @@ def number_objects(scene: ProcessedScene, *, uses_last_copies: bool = False) -> 
 
     Args:
         scene: The scene.
-        uses_last_copies: Whether a group that the release repeats has the `objectId` of its last
-            copy, as in programs in which later groups replace earlier ones. Otherwise, it has that
-            of the first.
+        copy: Which `objectId` a group has that the release repeats: 0 for that of its first copy,
+            -1 for that of the last, as in programs in which later groups replace earlier ones.
     """
     numbers = {}
     for group in scene.meta.groups:
         own_id = group.id if group.object_id is None else group.object_id
-        copies = [own_id, *group.aliases]
-        numbers[group.id] = copies[-1 if uses_last_copies else 0]
-    usable = {number for number in numbers.values() if 0 <= number <= _MAX_OBJECT_ID}
+        numbers[group.id] = [own_id, *group.aliases][copy]
+    usable = {number for number in numbers.values() if number in _OBJECT_IDS}
     if len(usable) < len(numbers):
         numbers = {group_id: group_id for group_id in numbers}
     return table_by_group(numbers, none=-1)
@@ -203,7 +197,7 @@ def find_boxes(
     classes: Collection[int],
     objects: NDArray[np.int64],
     matrix: NDArray[np.float64] | None = None,
-) -> list[list[Any]]:
+) -> NDArray[np.float64]:
     """Find the boxes of the objects that have vertices and one of these classes.
 
     The class of an object is that of its group, also if its vertices have other labels.
@@ -217,8 +211,8 @@ def find_boxes(
             the frame of the points and in float32.
 
     Returns:
-        A row for each box, by ascending object id: centre x, y, z and size x, y, z, in metres; raw
-        id; object id.
+        float64 (K, 8), by ascending object id: centre x, y, z and size x, y, z, in metres; raw id;
+        object id.
     """
     rows = []
     raw_ids = raw_ids_by_group(scene.meta.groups, label_set).tolist()
@@ -230,5 +224,6 @@ def find_boxes(
             last = members.max(axis=1)
             center = (first + last) / 2
             size = last - first
-            rows.append([*center.tolist(), *size.tolist(), raw_ids[group_id], objects[group_id]])
-    return sorted(rows, key=itemgetter(-1))
+            rows.append([*center, *size, raw_ids[group_id], objects[group_id]])
+    boxes = np.array(rows, np.float64).reshape(-1, 8)
+    return boxes[boxes[:, -1].argsort()]

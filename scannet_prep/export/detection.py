@@ -71,7 +71,7 @@ def _make_files(
     stem = scene.meta.scene_id
     # In the programs, later groups replace earlier ones, and descriptions name objects by these
     # numbers.
-    objects = number_objects(scene, uses_last_copies=True)
+    objects = number_objects(scene, copy=-1)
     # The nyu40 id of a vertex is that of its group, and 0 without a group, also if the labels are
     # from `labels.ply`. The programs take the points without an object for one more object: if the
     # first of them had a class with boxes, all of them would get votes.
@@ -95,7 +95,7 @@ def _make_files(
         # Boxes are computed in float32, as in the programs.
         boxes = find_boxes(moved, SCANNET20, classes, objects)
         if scene.meta.split is Split.TEST:
-            boxes = [[0] * 8]
+            boxes = np.zeros((1, 8))
         files[f"{stem}{suffix}_vert.npy"] = np.hstack(parts, dtype=np.float32)
-        files[f"{stem}{suffix}_bbox.npy"] = np.array(boxes, float).reshape(-1, 8)[:, :box_width]
+        files[f"{stem}{suffix}_bbox.npy"] = boxes[:, :box_width]
     return files

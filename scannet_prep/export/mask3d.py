@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from operator import itemgetter
 from statistics import fmean
 from typing import Any
@@ -53,9 +52,7 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     mode = _MODES[meta.split]
     folder = f"data/processed/{label_set.name.lower().removesuffix('20')}"
     # Own scenes have no numbers. Without `scene`, the names of two of them could be equal.
-    number = str(scene_id)
-    if scene_id.space is not None:
-        number = number.removeprefix("scene")
+    number = scene_id if scene_id.space is None else scene_id.removeprefix("scene")
     matrix_name = f"{mode}/{number}.npy"
     raw = f"{SPLIT_DIRS[meta.split]}/{scene_id}/{scene_id}"
     entry = {
@@ -67,39 +64,36 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
         "file_len": len(scene.points),
     }
     # Position, colour, normal and segment of each vertex, then raw id and group, (V, 10 or 12).
-    columns: list[Any] = [
-        scene.points,
-        scene.colors,
-        scene.normals,
-        segments_of(scene).astype(np.float32),
-    ]
-    files: dict[str, Any] = {}
-    if meta.split is not Split.TEST:
-        numbers = table_by_group({group.id: group.id + 1 for group in meta.groups}, none=0)
-        truth_name = f"instance_gt/{mode}/{scene_id}.txt"
-        files[truth_name] = encode_instances(scene, label_set, numbers)
-        columns.append(vertex_raw_ids(scene, label_set).astype(np.float32))
-        columns.append(scene.instances)
-        # Exact, because the sums are of integers.
-        colors = np.ascontiguousarray(scene.colors.T, np.int32)
-        means = colors.sum(axis=1) / 255 / len(scene.points)
-        mean_squares = (colors**2).sum(axis=1) / 255**2 / len(scene.points)
-        entry |= {
-            "scene_type": meta.scene_type,
-            "raw_description_filepath": raw + INFO.suffix,
-            "raw_instance_filepath": raw + AGGREGATION.suffix,
-            "raw_segmentation_filepath": raw + SEGMENTS.suffix,
-            "raw_label_filepath": raw + LABELS_MESH.suffix,
-            "instance_gt_filepath": f"{folder}/{truth_name}",
-            # In 0..1. Mask3D uses the second name for the mean of the squares.
-            "color_mean": means.tolist(),
-            "color_std": mean_squares.tolist(),
-        }
-    files[matrix_name] = np.column_stack(columns)
-    return files, entry
+    segments = segments_of(scene).astype(np.float32)
+    columns: list[Any] = [scene.points, scene.colors, scene.normals, segments]
+    if meta.split is Split.TEST:
+        return {matrix_name: np.column_stack(columns)}, entry
+    columns.append(vertex_raw_ids(scene, label_set).astype(np.float32))
+    columns.append(scene.instances)
+    numbers = table_by_group({group.id: group.id + 1 for group in meta.groups}, none=0)
+    truth_name = f"instance_gt/{mode}/{scene_id}.txt"
+    # Exact, because the sums are of integers.
+    colors = np.ascontiguousarray(scene.colors.T, np.int32)
+    means = colors.sum(axis=1) / 255 / len(scene.points)
+    mean_squares = (colors**2).sum(axis=1) / 255**2 / len(scene.points)
+    entry |= {
+        "scene_type": meta.scene_type,
+        "raw_description_filepath": raw + INFO.suffix,
+        "raw_instance_filepath": raw + AGGREGATION.suffix,
+        "raw_segmentation_filepath": raw + SEGMENTS.suffix,
+        "raw_label_filepath": raw + LABELS_MESH.suffix,
+        "instance_gt_filepath": f"{folder}/{truth_name}",
+        # In 0..1. Mask3D uses the second name for the mean of the squares.
+        "color_mean": means.tolist(),
+        "color_std": mean_squares.tolist(),
+    }
+    return {
+        matrix_name: np.column_stack(columns),
+        truth_name: encode_instances(scene, label_set, numbers),
+    }, entry
 
 
-def share_mask3d(records: Records, label_set: LabelSet) -> Mapping[str, bytes]:
+def share_mask3d(records: Records, label_set: LabelSet) -> dict[str, bytes]:
     """Make the databases, and the mean and deviation of colours over the train scenes.
 
     Without train scenes, mean and deviation are the defaults of Mask3D.
@@ -116,14 +110,11 @@ def share_mask3d(records: Records, label_set: LabelSet) -> Mapping[str, bytes]:
     # Without this file, Mask3D's loader fails with an UnboundLocalError.
     moments = _DEFAULT_MOMENTS
     if train:
-        moments = {"mean": [], "std": []}
         # All scenes have the same weight.
-        for channel in range(3):
-            mean = fmean(entry["color_mean"][channel] for entry in train)
-            mean_square = fmean(entry["color_std"][channel] for entry in train)
-            variance = max(0.0, mean_square - mean**2)
-            moments["mean"].append(mean)
-            moments["std"].append(math.sqrt(variance))
+        pairs = [(entry["color_mean"], entry["color_std"]) for entry in train]
+        means, mean_squares = np.apply_along_axis(fmean, 0, pairs).tolist()
+        variances = [one - mean**2 for mean, one in zip(means, mean_squares, strict=True)]
+        moments = {"mean": means, "std": [math.sqrt(max(0.0, one)) for one in variances]}
     files["color_mean_std.yaml"] = _encode_mapping(moments)
     # Classes by raw id. Mask3D takes the train ids from their order.
     blank = "_" if label_set == SCANNET20 else " "
@@ -140,7 +131,7 @@ def share_mask3d(records: Records, label_set: LabelSet) -> Mapping[str, bytes]:
     return {name: text.encode("ascii") for name, text in files.items()}
 
 
-def _encode_mapping(values: Mapping[str, Any], first: str = "", indent: str = "") -> str:
+def _encode_mapping(values: dict[str, Any], first: str = "", indent: str = "") -> str:
     """Encode keys and values as YAML, one per line. JSON is YAML, too."""
     lines = [f"{key}: {json.dumps(value)}\n" for key, value in values.items()]
     return first + indent.join(lines)

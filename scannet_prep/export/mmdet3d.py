@@ -13,7 +13,6 @@ Infos are of version 2, which mmdetection3d reads from 1.1 on: plain values, pic
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -44,7 +43,7 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     files: dict[str, Any] = {f"points/{name}": points}
     if scene.meta.split is Split.TEST:
         return files, {}
-    objects = number_objects(scene)
+    objects = number_objects(scene, copy=0)
     raw_ids = vertex_raw_ids(scene, label_set)
     files[f"instance_mask/{name}"] = objects.take(scene.instances) + 1
     files[f"semantic_mask/{name}"] = raw_ids
@@ -57,7 +56,7 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     counts = np.bincount(labels, minlength=len(label_set) + 1)
     return files, {
         "axis_align_matrix": matrix.tolist(),
-        "boxes": [(classes.index(raw_id), box) for *box, raw_id, _ in boxes],
+        "boxes": [(classes.index(raw_id), box) for *box, raw_id, _ in boxes.tolist()],
         "counts": counts.tolist(),
     }
 
@@ -71,7 +70,7 @@ def export_oneformer3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles
 
 def share_mmdet3d(
     records: Records, label_set: LabelSet, *, has_segments: bool = False
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     """Make the infos of each split.
 
     For the 20 classes, also make the files that semantic training reads: how often it draws each
@@ -111,7 +110,7 @@ def share_mmdet3d(
 share_oneformer3d = partial(share_mmdet3d, has_segments=True)
 
 
-def _make_info(scene_id: str, record: Mapping[str, Any], *, has_segments: bool) -> dict[str, Any]:
+def _make_info(scene_id: str, record: dict[str, Any], *, has_segments: bool) -> dict[str, Any]:
     """Make the entry of a scene.
 
     Its dicts are made here: if the pickle shared objects with the record, its bytes would depend on
@@ -120,14 +119,13 @@ def _make_info(scene_id: str, record: Mapping[str, Any], *, has_segments: bool) 
     path = f"{scene_id}.bin"
     info: dict[str, Any] = {
         "lidar_points": {"num_pts_feats": 6, "lidar_path": path},
-        "instances": [],
+        "instances": [
+            {"bbox_3d": box, "bbox_label_3d": number} for number, box in record.get("boxes", ())
+        ],
     }
     if has_segments:
         info["super_pts_path"] = path
     if record:
-        info["instances"] = [
-            {"bbox_3d": box, "bbox_label_3d": number} for number, box in record["boxes"]
-        ]
         info["pts_semantic_mask_path"] = path
         info["pts_instance_mask_path"] = path
         info["axis_align_matrix"] = record["axis_align_matrix"]

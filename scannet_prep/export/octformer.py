@@ -12,8 +12,6 @@ frame of the scan for 20 classes, and axis-aligned for 200, as in the README of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from scannet_prep.export.arrays import Records, SceneFiles, encode_lines
@@ -55,7 +53,7 @@ def export_octformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     }, {}
 
 
-def share_octformer(records: Records, _: LabelSet) -> Mapping[str, bytes]:
+def share_octformer(records: Records, _: LabelSet) -> dict[str, bytes]:
     """Make the lists of file names, without folders, which OctFormer's configurations name."""
     lists = {}
     for split, present in records.items():

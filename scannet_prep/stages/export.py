@@ -228,12 +228,12 @@ def _select(
         failed = list_some([*place.failures])
         notes.append(f"left out, because they failed in processing: {failed}")
     if needs and not (needs == COMPUTED_SEGMENTS and place.options.compute_segments):
-        left = [scene_id for scene_id in selected if place.scenes[scene_id].split != Split.TEST]
-        if len(left) < len(selected):
+        count = len(selected)
+        selected = [name for name in selected if place.scenes[name].split != Split.TEST]
+        if len(selected) < count:
             notes.append(f"left out: test scenes have no {needs}")
-        selected = left
     if not selected:
-        raise UsageError(f"{place.name}: nothing to export: {'; '.join(notes) or 'has no scenes'}")
+        raise UsageError("; ".join([f"{place.name}: nothing to export", *notes]))
     return selected[: selection.limit], [Finding(message=note, severity="note") for note in notes]
 
 
@@ -264,7 +264,7 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
 def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
     """Write the files that concern all scenes, and remove those that are of no scene any more."""
     outdated = {name for entry in plan.before.scenes.values() for name in entry.sizes}
-    records: dict[Split, dict[str, Mapping[str, Any]]] = {split: {} for split in Split}
+    records: dict[Split, dict[str, Any]] = {split: {} for split in Split}
     for scene_id, entry in sorted(manifest.scenes.items()):
         outdated -= entry.sizes.keys()
         records[entry.split][scene_id] = entry.record
