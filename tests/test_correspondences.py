@@ -8,8 +8,8 @@ from tiny import LOST, encode_stream, make_intrinsic, make_pose
 
 from scannet_prep import ScanNet
 from scannet_prep.base.images import encode_jpeg
+from scannet_prep.base.ply import encode_ply
 from scannet_prep.errors import FileError
-from scannet_prep.export.ply import encode_ply
 from scannet_prep.frames import FrameFolder, camera_in, project
 from scannet_prep.synthetic import write_release
 

@@ -13,7 +13,7 @@ from commands import REAL_DIR
 from oracles import find_problems
 
 from scannet_prep import read_processed
-from scannet_prep.export.ply import encode_ply
+from scannet_prep.base.ply import encode_ply
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import list_raw
@@ -40,7 +40,7 @@ def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path):
     mesh = read(MESH)
     # Only the ids that could be nyu40 ids.
     v1_labels = np.where(scannet_ids > 40, 0, scannet_ids)
-    ply = b"".join(encode_ply("v1", mesh.positions, mesh.colors, mesh.faces, v1_labels))
+    ply = b"".join(encode_ply("v1", mesh.positions, mesh.colors, mesh.faces, label=v1_labels))
     raw.path(LABELS_MESH).write_bytes(ply)
 
     report = run(plan(tmp_path / "raw", tmp_path / "out", ProcessOptions(labels_from="ply")))

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from scannet_prep.base.files import Buffer, make_directory, write_atomically
+from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.images import encode_png
+from scannet_prep.base.ply import encode_ply
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, UsageError
-from scannet_prep.export.ply import encode_ply
 from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
 from scannet_prep.predictions.reader import Predictions, find_predictions
@@ -221,19 +221,21 @@ def run(
         for scene_id, path in paths.items():
             scene = viewing.load(scene_id)
             color, beside = viewing.choose_colors(scene)
-            content: list[Buffer]
+            content: list[Any]
             if kind == "html":
                 content = [make_scene_page(scene, color=color, beside=beside)]
             elif kind == "png":
                 content = [encode_png(draw_scene(scene, color, options))]
             else:
-                comment = f"{scene_id}, coloured by {color}"
+                comment = (
+                    f"{scene_id}, coloured by {color}; derived from ScanNet, under its terms of use"
+                )
                 vertex_colors = scene.colorings[color].colors
                 content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
             make_directory(path.parent)
             write_atomically(path, content)
             colors[scene_id] = color
-            sizes[str(path)] = sum(map(len, content))
+            sizes[str(path)] = path.stat().st_size
             progress.advance()
     return ViewReport(kind, colors, sizes)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import make_directory, write_if_changed
+from scannet_prep.base.ply import encode_ply
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import (
     AGGREGATION,
@@ -27,21 +28,6 @@ from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scenes import Split, official_splits
 from scannet_prep.synthetic.frames import encode_files
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene, spread_over_vertices
-
-Bytes: TypeAlias = NDArray[np.uint8]
-
-# PLY's names of the types of vertex properties.
-_PLY_TYPES = {"<f4": "float", "u1": "uchar", "<u2": "ushort"}
-_VERTEX_FIELDS = [
-    ("x", "<f4"),
-    ("y", "<f4"),
-    ("z", "<f4"),
-    ("red", "u1"),
-    ("green", "u1"),
-    ("blue", "u1"),
-    ("alpha", "u1"),
-]
-_FACE_TYPE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
 
 _UNLABELED_COLOR = (0, 0, 0)
 _OTHER_COLOR = 128
@@ -97,7 +83,12 @@ def write_release(
     write_label_map(raw_dir)
 
 
-def write_scene(scene: SyntheticScene, raw_dir: Path, *, frames: int = 0) -> Path:
+def write_scene(
+    scene: SyntheticScene,
+    raw_dir: Path,
+    *,
+    frames: int = 0,
+) -> Path:
     """Write the files of one scene, unless they are there, and return its folder.
 
     Scenes of the official test split go to `scans_test/` and get a mesh and metadata only. All
@@ -142,46 +133,22 @@ def write_label_map(raw_dir: Path) -> Path:
 
 def _mesh_chunks(
     scene: SyntheticScene,
-    colors: Bytes,
-    labels: Bytes | None = None,
-) -> list[bytes]:
+    colors: NDArray[np.uint8],
+    **others: NDArray[np.unsignedinteger],
+) -> list[Any]:
     """Return the content of a PLY file: header, vertices, faces."""
-    # Each column has V values, or one value for all vertices: alpha is 255.
-    fields = list(_VERTEX_FIELDS)
-    columns: list[NDArray[np.float32] | Bytes | int] = [*scene.positions.T, *colors.T]
-    alpha = 255
-    columns.append(alpha)
-    if labels is not None:
-        fields.append(("label", "<u2"))
-        columns.append(labels)
-
-    vertices = np.empty(len(colors), fields)
-    for (name, _), column in zip(fields, columns, strict=True):
-        vertices[name] = column
-    faces = np.empty(len(scene.faces), _FACE_TYPE)
-    faces["count"] = 3
-    faces["vertex_indices"] = scene.faces
-
-    properties = [f"property {_PLY_TYPES[kind]} {name}" for name, kind in fields]
-    header = [
-        "ply",
-        "format binary_little_endian 1.0",
-        "comment VCGLIB generated",
-        f"element vertex {len(vertices)}",
-        *properties,
-        f"element face {len(faces)}",
-        "property list uchar int vertex_indices",
-        "end_header\n",
-    ]
-    text = "\n".join(header)
-    return [
-        text.encode("ascii"),
-        vertices.tobytes(),
-        faces.tobytes(),
-    ]
+    opaque = np.full(len(colors), 255, np.uint8)
+    return encode_ply(
+        "VCGLIB generated",
+        scene.positions,
+        colors,
+        scene.faces,
+        alpha=opaque,
+        **others,
+    )
 
 
-def _labels_mesh_chunks(scene: SyntheticScene) -> list[bytes]:
+def _labels_mesh_chunks(scene: SyntheticScene) -> list[Any]:
     """Return the content of a `labels.ply`: the mesh with nyu40 ids, and the colour of each id."""
     palette = np.full((MAX_NYU40_ID + 1, 3), _OTHER_COLOR, np.uint8)
     palette[0] = _UNLABELED_COLOR
@@ -192,8 +159,8 @@ def _labels_mesh_chunks(scene: SyntheticScene) -> list[bytes]:
     for group in scene.groups:
         ids = rows.get(group.raw_category)
         values.append(ids.nyu40_id if ids is not None else 0)
-    nyu40_ids = spread_over_vertices(scene, values).astype(np.uint8)
-    return _mesh_chunks(scene, palette[nyu40_ids], nyu40_ids)
+    nyu40_ids = spread_over_vertices(scene, values).astype(np.uint16)
+    return _mesh_chunks(scene, palette[nyu40_ids], label=nyu40_ids)
 
 
 def _segments_text(scene: SyntheticScene) -> bytes:
