@@ -32,20 +32,56 @@ class Format(NamedTuple):
 
 COMPUTED_SEGMENTS = "segments, unless they are processed with --compute-segments"
 _BOTH = ("label set", "frame")
-_NEVER = ""
 # Modules are named here so that the names are known without importing NumPy.
 FORMATS = {
-    # By name: module, choices, aligned with, needs.
-    "octformer": Format("octformer", _BOTH, "ScanNet200"),
-    "pointcept": Format("pointcept", ("frame",), _NEVER),
-    "mask3d": Format("mask3d", _BOTH, _NEVER, COMPUTED_SEGMENTS),
-    "mmdet3d": Format("mmdet3d", ("frame",), _NEVER),
-    "oneformer3d": Format("mmdet3d", _BOTH, _NEVER, COMPUTED_SEGMENTS),
-    "pointgroup": Format("pointgroup", _BOTH, "ScanNet200"),
-    "spformer": Format("pointgroup", _BOTH, "ScanNet200", COMPUTED_SEGMENTS),
-    "votenet": Format("detection", needs="annotation"),
+    "octformer": Format(
+        "octformer",
+        _BOTH,
+        aligned_with="ScanNet200",
+    ),
+    "pointcept": Format(
+        "pointcept",
+        ("frame",),
+        aligned_with="",
+    ),
+    "mask3d": Format(
+        "mask3d",
+        _BOTH,
+        aligned_with="",
+        needs=COMPUTED_SEGMENTS,
+    ),
+    "mmdet3d": Format(
+        "mmdet3d",
+        ("frame",),
+        aligned_with="",
+    ),
+    "oneformer3d": Format(
+        "mmdet3d",
+        _BOTH,
+        aligned_with="",
+        needs=COMPUTED_SEGMENTS,
+    ),
+    "pointgroup": Format(
+        "pointgroup",
+        _BOTH,
+        aligned_with="ScanNet200",
+    ),
+    "spformer": Format(
+        "pointgroup",
+        _BOTH,
+        aligned_with="ScanNet200",
+        needs=COMPUTED_SEGMENTS,
+    ),
+    "votenet": Format(
+        "detection",
+        needs="annotation",
+    ),
     "scanrefer": Format("detection"),
-    "benchmark-gt": Format("benchmark_gt", ("label set",), needs="annotation"),
+    "benchmark-gt": Format(
+        "benchmark_gt",
+        ("label set",),
+        needs="annotation",
+    ),
     "ply": Format("ply", _BOTH),
 }
 

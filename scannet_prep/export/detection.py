@@ -38,14 +38,20 @@ _CLASSES = [*range(3, 22), *range(23, 41)]
 _MAX_POINTS = 50_000
 
 
-def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
+def export_votenet(
+    scene: ProcessedScene,
+    _: LabelSet,
+) -> SceneFiles:
     """Make four arrays: without normals and `objectId`, and with boxes of fewer classes."""
     columns = ("points", "colors")
     classes = box_classes(SCANNET20)
     return _make_files(scene, {"": True}, columns, classes, box_width=7), {}
 
 
-def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
+def export_scanrefer(
+    scene: ProcessedScene,
+    _: LabelSet,
+) -> SceneFiles:
     """Make six arrays, also of a test scene, whose labels and only box are zeros."""
     columns = ("points", "colors", "normals")
     frames = {"": False, "_aligned": True}
@@ -83,11 +89,9 @@ def _make_files(
     largest = np.partition(numbers, count - 1)[count - 1]
     chosen = np.flatnonzero(numbers <= largest)
     instances = scene.instances[chosen]
-    labels = nyu40_ids.take(instances)
-    objects_from_1 = objects.take(instances) + 1
     files: dict[str, Any] = {
-        f"{stem}_sem_label.npy": labels.astype(np.uint32),
-        f"{stem}_ins_label.npy": objects_from_1.astype(np.uint32),
+        f"{stem}_sem_label.npy": nyu40_ids.take(instances).astype(np.uint32),
+        f"{stem}_ins_label.npy": (objects + 1).take(instances).astype(np.uint32),
     }
     for suffix, is_aligned in frames.items():
         moved = in_frame(scene, is_aligned=is_aligned)

@@ -41,7 +41,10 @@ _DEFAULT_MOMENTS = {
 }
 
 
-def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
+def export_mask3d(
+    scene: ProcessedScene,
+    label_set: LabelSet,
+) -> SceneFiles:
     """Make the matrix of a scene, and the text of its instances; its record is its database entry.
 
     Raw labels are nyu40 ids, or ScanNet ids for ScanNet200. The text has raw id * 1000 + group + 1
@@ -93,7 +96,10 @@ def export_mask3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     }, entry
 
 
-def share_mask3d(records: Records, label_set: LabelSet) -> dict[str, bytes]:
+def share_mask3d(
+    records: Records,
+    label_set: LabelSet,
+) -> dict[str, bytes]:
     """Make the databases, and the mean and deviation of colours over the train scenes.
 
     Without train scenes, mean and deviation are the defaults of Mask3D.

@@ -36,7 +36,10 @@ _POINTS_PER_SAMPLE = 8192
 _PICKLE_PROTOCOL = 4
 
 
-def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
+def export_mmdet3d(
+    scene: ProcessedScene,
+    label_set: LabelSet,
+) -> SceneFiles:
     """Make the arrays of a scene, and find its boxes."""
     name = f"{scene.meta.scene_id}.bin"
     points = np.hstack([scene.points, scene.colors], dtype=np.float32)
@@ -61,7 +64,10 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     }
 
 
-def export_oneformer3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
+def export_oneformer3d(
+    scene: ProcessedScene,
+    label_set: LabelSet,
+) -> SceneFiles:
     """Make the same, and the segments."""
     files, record = export_mmdet3d(scene, label_set)
     files[f"super_points/{scene.meta.scene_id}.bin"] = segments_of(scene)
@@ -69,7 +75,10 @@ def export_oneformer3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles
 
 
 def share_mmdet3d(
-    records: Records, label_set: LabelSet, *, has_segments: bool = False
+    records: Records,
+    label_set: LabelSet,
+    *,
+    has_segments: bool = False,
 ) -> dict[str, Any]:
     """Make the infos of each split.
 
@@ -110,7 +119,12 @@ def share_mmdet3d(
 share_oneformer3d = partial(share_mmdet3d, has_segments=True)
 
 
-def _make_info(scene_id: str, record: dict[str, Any], *, has_segments: bool) -> dict[str, Any]:
+def _make_info(
+    scene_id: str,
+    record: dict[str, Any],
+    *,
+    has_segments: bool,
+) -> dict[str, Any]:
     """Make the entry of a scene.
 
     Its dicts are made here: if the pickle shared objects with the record, its bytes would depend on

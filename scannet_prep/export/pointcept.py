@@ -19,7 +19,10 @@ from scannet_prep.release.scenes import Split
 _IGNORE_ID = -1
 
 
-def export_pointcept(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
+def export_pointcept(
+    scene: ProcessedScene,
+    _: LabelSet,
+) -> SceneFiles:
     """Make the arrays; test scenes have none of the annotation."""
     assets: dict[str, Any] = {
         "coord": scene.points,

@@ -24,13 +24,12 @@ from scannet_prep.base.files import (
     write_temporary,
 )
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.json import Count, Crc32, parse_record
+from scannet_prep.base.json import parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import MissingFileError, UsageError
 from scannet_prep.export import COMPUTED_SEGMENTS, EXPORT_NAME, FORMATS, find_function
 from scannet_prep.export.arrays import encode_file, in_frame
 from scannet_prep.processed.manifest import write_manifest
-from scannet_prep.processed.scene import SceneIdText
 from scannet_prep.release.label_sets import SCANNET20, LabelSet, parse_label_set
 from scannet_prep.release.scenes import Split
 from scannet_prep.source.place import ProcessedScenes, open_processed
@@ -55,12 +54,12 @@ class ExportEntry(msgspec.Struct, frozen=True):
     """
 
     split: Split
-    source_crc32: Crc32
-    sizes: Mapping[str, Count]
+    source_crc32: str
+    sizes: Mapping[str, int]
     record: Mapping[str, Any]
 
 
-class ExportManifest(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet_prep export"):
+class ExportManifest(msgspec.Struct, frozen=True):
     """`export.json`: the content of an export. All of its scenes were made in the same way.
 
     Attributes:
@@ -70,8 +69,8 @@ class ExportManifest(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet
         unfinished: Scenes that a run has still to make, or had when it was interrupted.
     """
 
-    options: str = ""
-    scenes: Mapping[SceneIdText, ExportEntry] = {}
+    options: str
+    scenes: Mapping[str, ExportEntry] = {}
     failures: Mapping[str, Finding] = {}
     unfinished: tuple[str, ...] = ()
 
@@ -142,42 +141,38 @@ def plan(
         TransferError: A web server does not send an archive.
     """
     # What is refused without the scenes comes first: to open them may take a while on a server.
-    export_format = FORMATS[format_name]
+    _, choices, aligned_with, needs = FORMATS[format_name]
     for name, value in {"label set": label_set, "frame": is_aligned}.items():
-        if value is not None and name not in export_format.choices:
+        if value is not None and name not in choices:
             raise UsageError(f"the format {format_name} has no choice of a {name}", "leave it out")
     before = _read_manifest(out_dir)
     opened = open_processed(place)
     stored = opened.options
-    default = stored.label_set if "label set" in export_format.choices else SCANNET20
+    default = stored.label_set if "label set" in choices else SCANNET20
     label_set = parse_label_set(label_set or default)
     if is_aligned is None:
-        aligned_with = export_format.aligned_with
         is_aligned = stored.align_axis if aligned_with is None else label_set.name == aligned_with
-    words = {"label set": label_set.name, "frame": "axis-aligned" if is_aligned else "of the scan"}
-    about = [f"{name}: {words[name]}" for name in export_format.choices]
-    options = ", ".join([f"format: {format_name}", *about, f"processed with: {stored.flags}"])
+    options = f"format: {format_name}"
+    if "label set" in choices:
+        options += f", label set: {label_set.name}"
+    if "frame" in choices:
+        options += ", frame: axis-aligned" if is_aligned else ", frame: of the scan"
+    options += f", processed with: {stored.flags}"
     if before.options not in {"", options}:
         problem = f"holds an export with other options ({before.options}); this run has {options}"
         raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER)
     selection = selection or Selection()
-    selected, notes = _select(opened, export_format.needs, selection)
+    selected, notes = _select(opened, needs, selection)
     tasks = []
     kept = []
     for scene_id in selected:
         entry = before.scenes.get(scene_id)
-        if entry is None:
-            reason = "not made yet"
-        elif entry.source_crc32 != opened.entries[scene_id].crc32:
-            reason = "processed again"
-        elif not have_sizes(out_dir, entry.sizes):
-            reason = "its files were changed"
-        elif is_forced:
-            reason = "--force"
+        reason = _find_reason(out_dir, entry, opened.entries[scene_id].crc32)
+        if reason or is_forced:
+            path = opened.file_path(scene_id)
+            tasks.append(ExportTask(scene_id, path, reason or "--force"))
         else:
             kept.append(scene_id)
-            continue
-        tasks.append(ExportTask(scene_id, opened.file_path(scene_id), reason))
     return RunPlan(
         stage=_STAGE,
         source=opened.name,
@@ -186,9 +181,9 @@ def plan(
         context=ExportContext(opened, format_name, label_set, is_aligned, out_dir),
         before=before,
         head=ExportManifest(options),
-        tasks=tuple(tasks),
-        kept=tuple(kept),
-        notes=tuple(notes),
+        tasks=tasks,
+        kept=kept,
+        notes=notes,
         has_all=selection.has_all,
     )
 
@@ -207,7 +202,7 @@ def _read_manifest(out_dir: Path) -> ExportManifest:
         for found in sorted(out_dir.glob("[!.]*")):
             problem = f"holds {found.name}, and was not made by scannet-prep export"
             raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER) from None
-    return ExportManifest()
+    return ExportManifest("")
 
 
 def _select(
@@ -235,6 +230,21 @@ def _select(
     if not selected:
         raise UsageError("; ".join([f"{place.name}: nothing to export", *notes]))
     return selected[: selection.limit], [Finding(message=note, severity="note") for note in notes]
+
+
+def _find_reason(out_dir: Path, entry: ExportEntry | None, crc32: str) -> str:
+    """Find the reason why a scene has to be made; empty if its files can stay.
+
+    Args:
+        out_dir: The folder of the export.
+        entry: The scene in it.
+        crc32: CRC-32 of the processed file.
+    """
+    if entry is None:
+        return "not made yet"
+    if entry.source_crc32 != crc32:
+        return "processed again"
+    return "" if have_sizes(out_dir, entry.sizes) else "its files were changed"
 
 
 def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Path], ExportEntry]:
