@@ -5,7 +5,7 @@ run      check the conditions, fetch the files, record the results
 fetch      decide which file is requested when, and which one is given up
              remote.partial  receive the missing bytes into .<name>.part
              remote.http     one request
-             raw.files       check the content
+             raw.lock        check the content, or compare it with its record
 """
 
 from __future__ import annotations
