@@ -132,8 +132,11 @@ class FrameFolder:
         if "://" in str(path) or Path(path).is_file():
             self._archive = open_archive(path)
             index = self._archive.index
-            names = [scene.scene_id for scene in index.scenes if index.kind == "frames"]
-            self._folders = {name: Path(self._archive.name, name) for name in names}
+            self._folders = {
+                scene.scene_id: Path(self._archive.name, scene.scene_id)
+                for scene in index.scenes
+                if index.kind == "frames"
+            }
         else:
             self._folders = find_scenes(Path(path))
         if not self._folders:
@@ -280,6 +283,5 @@ class SceneFrames(Sequence[ExtractedFrame]):
         Raises:
             IndexError: There are fewer frames.
         """
-        position = range(len(self))[position]
-        number = self.record.frames[position]
-        return ExtractedFrame(self, position, number, self.poses[position])
+        from_start = range(len(self))[position]
+        return ExtractedFrame(self, from_start, self.record.frames[position], self.poses[position])

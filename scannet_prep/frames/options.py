@@ -79,7 +79,7 @@ _EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
     "official": Layout(
-        files={
+        {
             "color": "color/{number}.jpg",
             "depth": "depth/{number}.png",
             "pose": "pose/{number}.txt",
@@ -91,7 +91,7 @@ LAYOUTS = {
     ),
     # scannet_frames_25k.zip of the release.
     "frames25k": Layout(
-        files={
+        {
             "color": "color/{number:06}.jpg",
             "depth": "depth/{number:06}.png",
             "pose": "pose/{number:06}.txt",
@@ -103,7 +103,7 @@ LAYOUTS = {
     ),
     # The folder `posed_images` of mmdetection3d.
     "mmdet3d": Layout(
-        files={
+        {
             "color": "{position:05}.jpg",
             "depth": "{position:05}.png",
             "pose": "{position:05}.txt",
@@ -113,7 +113,7 @@ LAYOUTS = {
     # The folder `posed_images` of EmbodiedScan, whose infos name frames and the cameras of stored
     # images.
     "embodiedscan": Layout(
-        files={
+        {
             "color": "{number:05}.jpg",
             "depth": "{number:05}.png",
             "pose": "{number:05}.txt",
@@ -126,7 +126,7 @@ LAYOUTS = {
     ),
     # The folder `images` of Concerto and Utonia, in Pointcept.
     "concerto": Layout(
-        files={
+        {
             "color": "color/{number}.png",
             "depth": "depth/{number}.png",
             "pose": "pose/{number}.npy",
@@ -142,7 +142,7 @@ LAYOUTS = {
     ),
     # A model of COLMAP, as 3D Gaussian splatting reads it.
     "colmap": Layout(
-        files={
+        {
             "color": "images/{number:06}.jpg",
             "depth": "depths/{number:06}.png",
             "colmap_camera": "sparse/0/cameras.txt",
@@ -155,7 +155,7 @@ LAYOUTS = {
         aligns_depth=True,
     ),
     "nerfstudio": Layout(
-        files={
+        {
             "color": "images/{number:06}.jpg",
             "depth": "depths/{number:06}.png",
             "transforms": "transforms.json",
@@ -166,7 +166,7 @@ LAYOUTS = {
     ),
     # The evaluation of poses of MonST3R, CUT3R and TTT3R.
     "relpose": Layout(
-        files={
+        {
             "color": "color_{first}/frame_{position:04}.jpg",
             "depth": "depth_{first}/frame_{position:04}.png",
             "poses": "pose_{first}.txt",
@@ -176,7 +176,7 @@ LAYOUTS = {
     ),
     # The training of CUT3R, StreamVGGT and TTT3R. Each frame has a file with pose and intrinsics.
     "cut3r": Layout(
-        files={
+        {
             "color": "color/{number:05}.jpg",
             "depth": "depth/{number:05}.png",
             "pose": "cam/{number:05}.npz",
@@ -188,7 +188,7 @@ LAYOUTS = {
         uses_depth_camera=True,
     ),
     "openeqa": Layout(
-        files={
+        {
             "color": "{number:06}-rgb.png",
             "depth": "{number:06}-depth.png",
             "pose": "{number:06}.txt",
@@ -198,7 +198,7 @@ LAYOUTS = {
     ),
     # What ScanNet's SensReader for C++ writes; ScanNet-1500 of SuperGlue names these files.
     "sens": Layout(
-        files={
+        {
             "color": "sens/frame-{number:06}.color.jpg",
             "depth": "sens/frame-{number:06}.depth.pgm",
             "pose": "sens/frame-{number:06}.pose.txt",
@@ -209,7 +209,7 @@ LAYOUTS = {
         fixed={"at_most": None, "size": None, "keeps_lost": True},
     ),
     "simplerecon": Layout(
-        files={
+        {
             "color": "sensor_data/frame-{number:06}.color.jpg",
             "depth": "sensor_data/frame-{number:06}.depth.png",
             "pose": "sensor_data/frame-{number:06}.pose.txt",
@@ -221,7 +221,7 @@ LAYOUTS = {
     ),
     # Depth in metres. Its trainer reads maps of depth and normals that a network makes of `image`.
     "monosdf": Layout(
-        files={
+        {
             "color": "image/{position:06}.png",
             "depth": "depth/{position:06}.npy",
             "projections": "cameras.npz",

@@ -76,11 +76,10 @@ def project(
             tracking was lost.
     """
     points_from_camera = _check_pose(camera_to_points)
-    width, height = size
-    if depth is not None and (depth.shape != (height, width) or depth.dtype != np.uint16):
+    if depth is not None and (depth.shape != size[::-1] or depth.dtype != np.uint16):
         raise UsageError(
             f"the depth image is {depth.dtype} {depth.shape}, expected uint16 in millimetres, "
-            f"of the size of the view, {(height, width)}",
+            f"of the size of the view, {size[::-1]}",
             "give the size and the intrinsics of the depth image",
         )
     # From points to pixels, (3, 4). In float64, so that no result depends on rounding errors.

@@ -60,6 +60,7 @@ FrameList: TypeAlias = Mapping[str, Sequence[int]]
 # No stream has a frame of ten digits.
 _LISTED = re.compile(r"\S+(\s+[0-9]{1,9})+")
 _STREAMS_NAME = ".scannet-prep-streams"
+_ALL_SCENES = Selection()
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_STREAMS = (
     "download those of some scenes, with --types .sens --scenes: all of them have 1.2 TB, each "
@@ -96,9 +97,9 @@ class FramesManifest(msgspec.Struct, frozen=True):
 def plan(
     raw_dir: Path,
     out_dir: Path,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any],
     *,
-    selection: Selection | None = None,
+    selection: Selection = _ALL_SCENES,
     is_forced: bool = False,
     list_path: Path | None = None,
     base_url: str = "",
@@ -126,7 +127,6 @@ def plan(
         FileError: A folder, a record, the list or the label map cannot be read.
         UnknownSceneError: A named scene does not exist.
     """
-    selection = selection or Selection()
     listed = _read_frame_list(list_path) if list_path else {}
     if listed and selection.scene_ids is not None:
         raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
@@ -138,7 +138,7 @@ def plan(
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
     before = _read_manifest(out_dir)
     digest = Fingerprint.from_file(list_path).crc32 if list_path else ""
-    chosen = _choose_options({**(options or {}), "listed": digest}, label_map, out_dir, before)
+    chosen = _choose_options({**options, "listed": digest}, label_map, out_dir, before)
 
     # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
     # a stream may have been removed to free the disk.
