@@ -269,19 +269,12 @@ class FrameOptions:
     label_map: str = ""
     listed: str = ""
 
-    @classmethod
-    def of_layout(cls, layout: str = "official", **options: Any) -> FrameOptions:  # noqa: ANN401 - as declared
-        """Return the options of a layout, but for those that are chosen.
-
-        Raises:
-            UsageError: There is no such layout.
-        """
-        chosen = _find_layout(layout)
-        return cls(layout=layout, **{**chosen.fixed, **chosen.defaults, **options})
-
     def __post_init__(self) -> None:
         """Check the options, and sort the contents as the layout does."""
-        layout = _find_layout(self.layout)
+        if self.layout not in LAYOUTS:
+            problem = f"{self.layout!r} is not a layout"
+            raise UsageError(problem, f"there are: {', '.join(LAYOUTS)}")
+        layout = LAYOUTS[self.layout]
         possible = [content for content in FRAME_CONTENTS if content in layout.files]
         for content in self.contents:
             if content not in possible:
@@ -355,14 +348,3 @@ class FrameOptions:
         searched = kept if self.keeps_lost else chosen
         lost = [number for number in searched if not is_tracked[number]]
         return tuple(kept), tuple(lost)
-
-
-def _find_layout(name: str) -> Layout:
-    """Find a layout by its name.
-
-    Raises:
-        UsageError: There is none of this name.
-    """
-    if name not in LAYOUTS:
-        raise UsageError(f"{name!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
-    return LAYOUTS[name]

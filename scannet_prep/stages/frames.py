@@ -41,7 +41,7 @@ from scannet_prep.errors import (
 )
 from scannet_prep.frames.extraction import extract_scene, measure_sources
 from scannet_prep.frames.folder import RECORD_NAME, FramesRecord, SceneFrames, find_scenes
-from scannet_prep.frames.options import STREAM, FrameOptions
+from scannet_prep.frames.options import LAYOUTS, STREAM, FrameOptions
 from scannet_prep.processed.manifest import processed_path
 from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
@@ -238,14 +238,18 @@ def _choose_options(
     Raises:
         UsageError: A scene of the folder has other options.
     """
-    stored = {scene_id: record.options for scene_id, record in before.scenes.items()}
-    first = next(iter(stored.values()), None)
-    chosen = replace(first, **options) if first else FrameOptions.of_layout(**options)
+    first = next(iter(before.scenes.values()), None)
+    if first:
+        chosen = replace(first.options, **options)
+    else:
+        # An unknown layout is refused with the other options.
+        layout = LAYOUTS.get(options.get("layout", ""), LAYOUTS["official"])
+        chosen = FrameOptions(**{**layout.fixed, **layout.defaults, **options})
     if chosen.label_set != "raw":
         chosen = replace(chosen, label_map=label_map.digest)
-    for scene_id, other in stored.items():
-        if other != chosen:
-            problem = f"{out_dir}: {scene_id} has frames with other options: {other.text}"
+    for scene_id, record in before.scenes.items():
+        if record.options != chosen:
+            problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
             raise UsageError(problem, _HINT_FOLDER)
     return chosen
 
