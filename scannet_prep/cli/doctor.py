@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         checks = check_machine(place, os.environ, shared.base_url_from(""))
 
     problems = [check for check in checks if check.is_error]
-    report = {"checks": checks, "seconds": console.seconds}
+    report = {"checks": checks}
     if arguments.ddp and not problems and os.environ["RANK"] != "0":
         # The lines of all ranks are the same.
         return Outcome(report)

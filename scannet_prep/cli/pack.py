@@ -52,7 +52,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         default=1,
         metavar="N",
         help="compression level of zstd, 1..22 (default: 1); 0 for hardly any compression: the "
-        "archive is 11 %% larger, and scenes are read twice as fast",
+        "archive is 11 %% larger, and scenes are read nearly twice as fast",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing archive")
     shared.add_jobs_argument(parser, "compressing threads")
