@@ -173,7 +173,9 @@ def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_optio
     assert f"{problem}hint: predict these scenes, or add --allow-missing" in refused.stderr
     assert "val: 2 of 312 scenes" in allowed.stdout
     assert f"warning: skipped without a prediction: 1 scene ({SCENE})" in allowed.stderr
-    assert "because they are not in the ground truth: 1 scene (scene0025_00)" in allowed.stderr
+    assert (
+        "because they are not in the ground truth of val: 1 scene (scene0025_00)" in allowed.stderr
+    )
     assert "has no semantic predictions of 3 of 3 scenes" in empty.stderr
 
 

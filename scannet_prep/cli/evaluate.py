@@ -111,9 +111,10 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         is_forced=arguments.force,
         progress=console,
     )
+    splits = ", ".join(report.splits)
     skipped = {
         "skipped without a prediction": report.missing,
-        "skipped because they are not in the ground truth": report.left_out,
+        f"skipped because they are not in the ground truth of {splits}": report.left_out,
     }
     for text, scene_ids in skipped.items():
         if scene_ids:

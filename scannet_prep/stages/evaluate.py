@@ -51,7 +51,7 @@ class EvaluationReport:
         scenes: Number of evaluated scenes.
         official: Number of scenes that the release has in these splits.
         missing: Scenes without a prediction.
-        left_out: Scenes with a prediction that are not in the ground truth.
+        left_out: Scenes with a prediction that are not in the splits of the ground truth.
         scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
         warning: A warning about the predicted ids; may be empty.
     """
