@@ -114,6 +114,13 @@ def run_main(*words, cwd=None, main=main):
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
+def succeed(*words, run=run_main, **options):
+    """Run a command, or by `run_words` another program, which must end with status 0."""
+    outcome = run(*words, **options)
+    assert outcome.status == 0, (words, outcome)
+    return outcome
+
+
 def copy_scene(scene, scene_ids):
     """Give one scene several ids."""
     metas = [replace(scene.meta, scene_id=SceneId(scene_id)) for scene_id in scene_ids]

@@ -23,7 +23,7 @@ from commands import (
     TREE,
     find_program,
     pack_tree,
-    run_main,
+    succeed,
     write_tree,
 )
 from hypothesis import settings
@@ -165,7 +165,7 @@ def whole_dir(tmp_path_factory):
     """A raw tree, `raw`, and a processed folder, `processed`; not to be changed."""
     directory = tmp_path_factory.mktemp("whole")
     write_release(directory / "raw", SCENES, vertices=600)
-    assert run_main("process", directory / "raw", "-o", directory / "processed").status == 0
+    succeed("process", directory / "raw", "-o", directory / "processed")
     return directory
 
 

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 import pytest
-from commands import PYTHON, REPOSITORY_DIR, run_words
+from commands import PYTHON, REPOSITORY_DIR, run_words, succeed
 
 from scannet_prep import errors
 
@@ -57,9 +57,7 @@ except SystemExit as error:
 def test_import_loads_no_heavy_packages(code, heavy):
     program = f"{code}\nimport sys\nprint('loaded:', *sys.modules)"
 
-    outcome = run_words(PYTHON, "-c", program)
-
-    assert outcome.status == 0, outcome.stderr
+    outcome = succeed(PYTHON, "-c", program, run=run_words)
     names = outcome.stdout.splitlines()[-1].removeprefix("loaded: ").split()
     loaded = {name.partition(".")[0] for name in names}
     assert "scannet_prep" in loaded

@@ -20,6 +20,7 @@ from commands import (
     run_main,
     run_on_terminal,
     run_words,
+    succeed,
 )
 
 from scannet_prep.base.findings import Finding
@@ -34,9 +35,7 @@ INTERRUPTED = "interrupted: run the same command again\n"
 
 
 def test_help_lists_commands_and_exit_statuses():
-    outcome = run_main("--help")
-
-    assert outcome.status == 0
+    outcome = succeed("--help")
     assert outcome.stderr == ""
     for text in [*COMMANDS, "exit status", "130"]:
         assert text in outcome.stdout
@@ -47,9 +46,7 @@ def test_help_lists_commands_and_exit_statuses():
 def test_help_of_command_fits_80_columns_and_its_examples_are_accepted(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
 
-    outcome = run_main(command, "--help")
-
-    assert outcome.status == 0
+    outcome = succeed(command, "--help")
     assert outcome.stderr == ""
     for text in ("usage: ", "--verbose", "--quiet", "--json", "--no-progress"):
         assert text in outcome.stdout

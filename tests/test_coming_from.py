@@ -10,7 +10,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import PAGES, REPOSITORY_DIR, TEST, TRAIN, VAL, find_commands, run_main
+from commands import PAGES, REPOSITORY_DIR, TEST, TRAIN, VAL, find_commands, run_main, succeed
 
 from scannet_prep.cli.main import make_parser
 from scannet_prep.synthetic import write_release
@@ -56,7 +56,7 @@ def release(tmp_path_factory):
     """Raw and processed scenes under the default names."""
     folder = tmp_path_factory.mktemp("coming")
     write_release(folder / "data/ScanNet", (TRAIN, VAL, TEST), vertices=VERTICES, frames=1)
-    assert run_main("process", "--compute-segments", cwd=folder).status == 0
+    succeed("process", "--compute-segments", cwd=folder)
     return folder
 
 
@@ -93,12 +93,12 @@ def test_commands_of_program_run_in_the_order_shown(program, release, tmp_path):
 def test_forced_export_leaves_the_tasks_of_pointcept_unchanged(release, tmp_path):
     folder = shutil.copytree(release, tmp_path / "here")
     words = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
-    assert run_main(*words, cwd=folder).status == 0
+    succeed(*words, cwd=folder)
     assert not (folder / "out/tasks").exists()
     path = folder / "out/tasks/scenes/1.txt"
     path.parent.mkdir(parents=True)
     path.write_text(TRAIN)
 
-    assert run_main(*words, "--force", cwd=folder).status == 0
+    succeed(*words, "--force", cwd=folder)
 
     assert path.read_text() == TRAIN

@@ -1,7 +1,7 @@
 """Completion with the Tab key: the scripts are valid, and complete commands, options and files."""
 
 import pytest
-from commands import needing, run_main, run_words
+from commands import needing, run_words, succeed
 
 COMPLETIONS = [
     ("scannet-prep pro", "process"),
@@ -25,14 +25,14 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.mark.parametrize("shell", ["bash", *needing("fish", "zsh")])
 def test_script_is_valid_and_completes_words(shell, tmp_path):
-    outcome = run_main("--print-completion", shell)
-    assert outcome.status == 0, outcome.stderr
+    outcome = succeed("--print-completion", shell)
     script_path = tmp_path / "script"
     script_path.write_text(outcome.stdout)
     (tmp_path / "here/predictions").mkdir(parents=True)
 
-    checked = run_words(shell, "--no-execute" if shell == "fish" else "-n", script_path)
-    assert checked.status == 0, checked.stderr
+    checked = succeed(
+        shell, "--no-execute" if shell == "fish" else "-n", script_path, run=run_words
+    )
     assert checked.stderr == ""
     if PROGRAMS[shell] is None:
         return

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import plyfile
 import pytest
-from commands import TEST, TRAIN, VAL, digests, run_main
+from commands import TEST, TRAIN, VAL, digests, run_main, succeed
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.errors import ContentError
@@ -27,7 +27,7 @@ def raw(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(raw, tmp_path_factory):
     path = tmp_path_factory.mktemp("plain") / "processed"
-    assert run_main("process", raw, "-o", path, "--align-axis").status == 0
+    succeed("process", raw, "-o", path, "--align-axis")
     return path
 
 
@@ -35,7 +35,7 @@ def plain(raw, tmp_path_factory):
 def computed(raw, tmp_path_factory):
     path = tmp_path_factory.mktemp("computed") / "processed"
     words = ("--align-axis", "--compute-segments")
-    assert run_main("process", raw, "-o", path, *words).status == 0
+    succeed("process", raw, "-o", path, *words)
     return path
 
 
@@ -110,9 +110,7 @@ def write_segments(raw, tmp_path):
 def test_segments_beside_the_mesh_of_a_test_scene_are_used_and_marked(raw, tmp_path, words):
     copy, numbers = write_segments(raw, tmp_path)
 
-    outcome = run_main("process", copy, "-o", tmp_path / "out", "--strict", *words)
-
-    assert outcome.status == 0, outcome.stderr
+    succeed("process", copy, "-o", tmp_path / "out", "--strict", *words)
     scene = read_test_scene(tmp_path / "out")
     np.testing.assert_array_equal(scene.segments, numbers)
     assert scene.meta.segment_ids == tuple(range(0, 7 * numbers.max() + 1, 7))
@@ -120,8 +118,8 @@ def test_segments_beside_the_mesh_of_a_test_scene_are_used_and_marked(raw, tmp_p
     assert scene.meta.warnings == ()
     entry = json.loads((tmp_path / "out/manifest.json").read_text())["scenes"][TEST]
     assert entry["segments_source"] == "beside the mesh"
-    assert run_main("verify", copy).status == 0
-    assert run_main("verify", tmp_path / "out").status == 0
+    succeed("verify", copy)
+    succeed("verify", tmp_path / "out")
 
 
 def test_mesh_whose_faces_repeat_their_vertices_has_the_segments_of_its_surface(raw):

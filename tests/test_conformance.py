@@ -17,7 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from commands import PLAIN_COMMAND, flip_scene, limited, run_main, start_command, wait_until_gone
+from commands import (
+    PLAIN_COMMAND,
+    flip_scene,
+    limited,
+    run_main,
+    start_command,
+    succeed,
+    wait_until_gone,
+)
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep import official_scenes
@@ -41,9 +49,9 @@ def sources(tmp_path_factory):
     """A raw tree with streams, a processed folder, an archive, and a server; not to be changed."""
     folder = tmp_path_factory.mktemp("sources")
     write_release(folder / "raw", SCENES, vertices=2_000, frames=3)
-    assert run_main("process", folder / "raw", "-o", folder / "processed").status == 0
+    succeed("process", folder / "raw", "-o", folder / "processed")
     words = ("pack", folder / "processed", "-o", folder / "scannet.tar.zst")
-    assert run_main(*words).status == 0
+    succeed(*words)
     with ReleaseServer(folder / "raw", request_latency_s=0.01) as server:
         yield folder, server
 
@@ -100,8 +108,7 @@ def expected(sources, tmp_path_factory):
     for command in COMMANDS:
         output = output_of(command, tmp_path_factory.mktemp(command))
         output.parent.mkdir(exist_ok=True)
-        outcome = run_main(*words_of(command, sources, output))
-        assert outcome.status == 0, outcome.stderr
+        succeed(*words_of(command, sources, output))
         made[command] = files_in(output), output.parent
     return made
 
@@ -145,8 +152,7 @@ def test_ended_run_leaves_whole_files_and_the_same_command_continues(
             assert json.loads(stdout)["exit_status"] == run.returncode == 130
             assert "run the same command again" in stderr
 
-    outcome = run_main(*words)
-    assert outcome.status == 0, outcome.stderr
+    succeed(*words)
     # Temporary files would show up here, too.
     assert files_in(output) == expected[command][0]
 
@@ -177,7 +183,7 @@ def test_full_disk_and_second_run_are_clear_errors_that_lose_nothing(
     assert (outcome.status, outcome.json["error"]) == (1, "OutputError")
     assert "is working in this folder" in outcome.json["message"]
 
-    assert run_main(*words).status == 0
+    succeed(*words)
     assert files_in(output) == expected[command][0]
 
 
@@ -191,7 +197,7 @@ def test_dry_run_writes_nothing_and_second_run_changes_nothing(
         outcome = run_main(*words, "--dry-run", "--json")
         assert outcome.status == outcome.json["exit_status"] == 0
         assert not output.exists()
-    assert run_main(*words).status == 0
+    succeed(*words)
     folder = output.parent
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
@@ -204,7 +210,7 @@ def test_dry_run_writes_nothing_and_second_run_changes_nothing(
     assert changed <= RECORDS | OWN_NAMES
     assert files_in(output) == expected[command][0]
     if has_dry_run:
-        assert run_main(*words, "--dry-run").status == 0
+        succeed(*words, "--dry-run")
 
 
 def damage(command, sources, folder):
@@ -249,7 +255,7 @@ def test_bad_scene_fails_alone_and_is_made_when_it_is_repaired(
         assert BAD in failed.read_text()
         names = [word for word in words if word not in SCENES and word != "--scenes"]
         words = (*names, "--scenes", f"@{failed}")
-    assert run_main(*words).status == 0
+    succeed(*words)
     assert not failed.exists()
     # The record of an export names its source, which is a copy here.
     made = files_in(output).items() - expected[command][0].items()
@@ -260,5 +266,5 @@ def test_bad_scene_fails_alone_and_is_made_when_it_is_repaired(
 @pytest.mark.parametrize("command", WITH_JOBS)
 def test_two_workers_make_the_files_of_one(command, sources, expected, output):
     words = words_of(command, sources, output)
-    assert run_main(*words, "--jobs", "2").status == 0
+    succeed(*words, "--jobs", "2")
     assert files_in(output) == expected[command][0]

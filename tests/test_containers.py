@@ -8,15 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import (
-    digests,
-    is_running,
-    run_command,
-    run_main,
-    run_words,
-    start_command,
-    write_tree,
-)
+from commands import digests, is_running, run_command, run_words, start_command, succeed, write_tree
 
 from scannet_prep.base.machine import find_core_limits, find_memory_limits
 
@@ -59,7 +51,7 @@ def test_sigterm_ends_process_one_and_its_workers_and_the_next_run_continues(
     assert (outer.returncode, stdout) == (130, "")
     assert stderr.splitlines()[-1] == "interrupted: run the same command again"
     assert [pid for pid in workers if is_running(pid)] == []
-    assert run_main(*words).status == 0
+    succeed(*words)
     assert digests(out_dir) == digests(whole_dir / "processed")
 
 
@@ -76,7 +68,7 @@ def test_user_without_home_and_terminal_gets_plain_lines_and_an_intact_archive(r
 
     words = ("pack", tmp_path / "out", "-o", tmp_path / "a.tar.zst")
     assert run_command(*words, environment=environment).status == 0
-    assert run_main("verify", tmp_path / "a.tar.zst").status == 0
+    succeed("verify", tmp_path / "a.tar.zst")
 
 
 # Limits of cores and memory.

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from commands import TRAIN, raw_file, run_main
+from commands import TRAIN, raw_file, run_main, succeed
 from numpy.lib.stride_tricks import sliding_window_view
 from tiny import LOST, encode_stream, make_intrinsic, make_pose
 
@@ -71,8 +71,7 @@ def raw_dir(tmp_path):
 
 
 def extract(raw_dir, *words):
-    outcome = run_main("frames", raw_dir, "-o", raw_dir.parent / "out", "--every", "1", *words)
-    assert outcome.status == 0, outcome.stderr
+    succeed("frames", raw_dir, "-o", raw_dir.parent / "out", "--every", "1", *words)
     return FrameFolder(raw_dir.parent / "out")[TRAIN]
 
 
@@ -87,7 +86,7 @@ def test_pixels_of_depth_see_vertices_where_depth_was_measured(raw_dir):
     assert set(lost.read("vertices").ravel()) == {-1}
     # It sees the sheets elsewhere, at a depth that was not measured.
     assert not np.array_equal(turned.read("vertices"), expected)
-    assert run_main("verify", raw_dir.parent / "out").status == 0
+    succeed("verify", raw_dir.parent / "out")
     path = frame.scene.path / frame.name_of("vertices")
     damaged = path.read_bytes().replace(b"}", b"{", 1)
     for data, problem in ((b"not an array", "the magic string is not correct"), (damaged, "")):

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import PAGES, run_main, run_words
+from commands import PAGES, run_main, run_words, succeed
 
 from scannet_prep import ScanNet
 from scannet_prep.cli.main import make_parser
@@ -38,7 +38,7 @@ def test_demo_takes_scenes_through_every_stage(demo):
     assert (demo_dir / "scene.html").read_bytes().startswith(b"<!doc")
     assert len(FrameFolder(demo_dir / "frames").scene_ids) == 3
     for name in ("ScanNet", "processed", "scannet.tar.zst", "frames"):
-        assert run_main("verify", demo_dir / name).status == 0
+        succeed("verify", demo_dir / name)
     # As in the release, the scenes cannot be stacked.
     lengths = ScanNet(demo_dir / "processed", split="train").lengths.tolist()
     assert len(set(lengths)) == len(lengths) == 6
@@ -54,8 +54,7 @@ def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(d
         command = short.replace("scannet-prep", "python -m scannet_prep")
         command = command.replace("python", sys.executable, 1)
         assert f"\n{command}\n" in first.stdout
-        outcome = run_words("sh", "-c", command, cwd=folder, env=environment)
-        assert outcome.status == 0, outcome.stderr
+        outcome = succeed("sh", "-c", command, cwd=folder, env=environment, run=run_words)
         printed += outcome.stdout
 
     assert (folder / "data/demo/errors.html").exists()
@@ -74,9 +73,7 @@ def test_submission_can_be_rehearsed_on_the_demo(demo):
     folder, _, _ = demo
     words = ("--gt", "data/demo/processed", "-o", "semantic.zip")
 
-    outcome = run_main("submit", "data/demo/predictions/test", *words, cwd=folder)
-
-    assert outcome.status == 0, outcome.stderr
+    outcome = succeed("submit", "data/demo/predictions/test", *words, cwd=folder)
     assert "ScanNet200, test: 100 scenes" in outcome.stdout
 
 

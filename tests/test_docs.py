@@ -17,7 +17,7 @@ import site
 from html import unescape
 
 import pytest
-from commands import PAGES, PYTHON, REPOSITORY_DIR, find_blocks, find_commands, run_main, run_words
+from commands import PAGES, PYTHON, REPOSITORY_DIR, find_blocks, find_commands, run_words, succeed
 
 import scannet_prep
 from scannet_prep import convert, evaluation, frames, superpoints, synthetic, tables, transforms
@@ -46,8 +46,8 @@ def release_dir(tmp_path_factory):
     """A folder with raw, processed and packed scenes under the default names, as pages assume."""
     directory = tmp_path_factory.mktemp("docs")
     write_release(directory / "data/ScanNet", SCENES, vertices=800)
-    assert run_main("process", "--scannet200", "--align-axis", cwd=directory).status == 0
-    assert run_main("pack", cwd=directory).status == 0
+    succeed("process", "--scannet200", "--align-axis", cwd=directory)
+    succeed("pack", cwd=directory)
     return directory
 
 
@@ -56,7 +56,7 @@ def test_python_examples_run(page, release_dir, tmp_path):
     directory = shutil.copytree(release_dir, tmp_path / "here")
     if page == "docs/frames.md":
         write_scene(make_scene("scene0568_00", vertices=800), directory / "data/ScanNet", frames=5)
-        assert run_main("frames", "--every", "1", cwd=directory).status == 0
+        succeed("frames", "--every", "1", cwd=directory)
 
     for block in find_blocks(page, "python"):
         if "import torch" in block:
@@ -95,8 +95,7 @@ def test_commands_of_readme_work_in_the_order_shown(tmp_path):
         if words[0] == "download":  # there is no network here
             words = [*words, "--dry-run"]
         words = [word for word in words if word != "--fetch"]
-        outcome = run_main(*words, cwd=tmp_path)
-        assert outcome.status == 0, (words, outcome.stderr)
+        succeed(*words, cwd=tmp_path)
 
 
 def test_installation_of_readme_works_as_it_is_shown_without_a_network(tmp_path):
@@ -129,9 +128,7 @@ def test_installation_of_readme_works_as_it_is_shown_without_a_network(tmp_path)
     _, *lines, demo = find_blocks("README.md", "sh")[1].splitlines()
     lines.append("scannet-prep --version")
 
-    outcome = run_words("bash", "-euc", "\n".join(lines), cwd=clone, env=environment)
-
-    assert outcome.status == 0, outcome.stderr
+    outcome = succeed("bash", "-euc", "\n".join(lines), cwd=clone, env=environment, run=run_words)
     assert outcome.stdout.splitlines()[-1].startswith("scannet-prep 0.")
     assert demo.startswith("scannet-prep demo ")
     assert "`data/demo/scene.html`" in PAGES["README.md"]
@@ -177,8 +174,7 @@ def find_public_names(module):
 def test_site_is_built_without_warnings_and_has_every_name_and_help_text(tmp_path):
     # Not with --quiet, which hides warnings from --strict, too.
     words = ["-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
-    outcome = run_words(PYTHON, *words, cwd=REPOSITORY_DIR)
-    assert outcome.status == 0, outcome.stdout + outcome.stderr
+    succeed(PYTHON, *words, cwd=REPOSITORY_DIR, run=run_words)
 
     text = "\n".join(path.read_text() for path in tmp_path.glob("api/*/index.html"))
     anchors = {*re.findall(r'id="([\w.]+)"', text)}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from commands import TRAIN, leave_unfinished, run_command, run_main, run_words
+from commands import TRAIN, leave_unfinished, run_command, run_main, run_words, succeed
 from release_server import ReleaseServer, Status, at
 
 from scannet_prep import doctor
@@ -179,9 +179,9 @@ def test_low_limits_and_full_and_read_only_file_systems_are_reported(tmp_path):
         "mount -t tmpfs -o size=64m none /dev/shm && mount -t tmpfs -o size=1m none full && "
         'mount -t tmpfs -o ro none closed && exec "$@"'
     )
-    done = run_words(*prefix, "sh", "-c", setup, "sh", sys.executable, "-c", CHECK, cwd=tmp_path)
-
-    assert done.status == 0, done.stderr
+    done = succeed(
+        *prefix, "sh", "-c", setup, "sh", sys.executable, "-c", CHECK, cwd=tmp_path, run=run_words
+    )
     files, full, closed, shared_memory = done.stdout.splitlines()
     assert "soft limit 256, hard limit 512" in files
     assert "ulimit -n 65536" in files
@@ -243,7 +243,7 @@ def run_ranks(tmp_path, *places, count=2):
 def test_ranks_that_agree_add_numbers_and_others_are_named(training_folder, tmp_path):
     other_dir = tmp_path / "other"
     raw_dir = training_folder.parent / "ScanNet"
-    assert run_main("process", raw_dir, "-o", other_dir, "--faces").status == 0
+    succeed("process", raw_dir, "-o", other_dir, "--faces")
 
     checks, statuses = run_ranks(tmp_path, training_folder, training_folder)
     assert statuses == [0, 0]

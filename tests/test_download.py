@@ -6,7 +6,16 @@ import shutil
 import zipfile
 
 import pytest
-from commands import COMMAND, PAGES, SCENES, digests, run_command, run_main, run_on_terminal
+from commands import (
+    COMMAND,
+    PAGES,
+    SCENES,
+    digests,
+    run_command,
+    run_main,
+    run_on_terminal,
+    succeed,
+)
 from release_server import (
     MESH,
     Bar,
@@ -45,8 +54,7 @@ def test_download_fetches_and_records_the_release_and_a_second_run_requests_noth
     server, tmp_path
 ):
     release = digests(server.root)
-    first = run_main(*words(server.base_url, tmp_path, "--json"))
-    assert first.status == 0, first.stderr
+    first = succeed(*words(server.base_url, tmp_path, "--json"))
     assert first.json["files"] == {"fetched": len(release), "already there": 0, "failed": 0}
     assert first.json["received_bytes"] == sum(map(len_of, server.root.rglob("*.*")))
     assert fetched(tmp_path) == recorded(tmp_path) == release
@@ -55,8 +63,7 @@ def test_download_fetches_and_records_the_release_and_a_second_run_requests_noth
     assert CONTACT_URL in agents.pop()
 
     server.forget()
-    second = run_main(*words(server.base_url, tmp_path, "--json"))
-    assert second.status == 0
+    second = succeed(*words(server.base_url, tmp_path, "--json"))
     assert second.json["files"] == {"fetched": 0, "already there": len(release), "failed": 0}
     assert server.requests() == []
 

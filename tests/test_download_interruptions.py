@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from commands import Outcome, digests, run_main, start_command
+from commands import Outcome, digests, run_main, start_command, succeed
 from release_server import (
     MESH,
     ROOT,
@@ -99,7 +99,7 @@ def test_interrupted_download_records_its_files_and_the_next_run_continues(serve
 
     server.faults = []
     server.start()
-    assert run_main(*words(server.base_url, tmp_path)).status == 0
+    succeed(*words(server.base_url, tmp_path))
     assert fetched(tmp_path) == digests(server.root)
     if name == "content":
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
@@ -130,8 +130,7 @@ def test_certificate_of_an_unknown_authority_ends_the_run_unless_insecure_or_tru
         assert "REQUESTS_CA_BUNDLE" in outcome.json["hint"]
         assert server.connection_count <= 12
         assert not finished(tmp_path)
-        insecure = run_main(*command, "--insecure")
-        assert insecure.status == 0
+        insecure = succeed(*command, "--insecure")
         assert insecure.stderr.count("anybody can pose as the server") == 1
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority[0]))
         assert not fetch(server, tmp_path / "trusted").failures

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from commands import TEST, copy_scene, run_main, write_processed
+from commands import TEST, copy_scene, run_main, succeed, write_processed
 
 from scannet_prep import (
     SCANNET20,
@@ -36,7 +36,7 @@ WRONG_SHARES = {VAL[0]: 0.0, VAL[1]: 0.8, VAL[2]: 0.4}
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("evaluation")
     write_release(root / "raw", VAL, vertices=VERTICES)
-    assert run_main("process", root / "raw", "-o", root / "processed").status == 0
+    succeed("process", root / "raw", "-o", root / "processed")
     return root / "processed"
 
 
@@ -279,8 +279,7 @@ def test_evaluate_and_view_name_the_numbering_of_instances_without_wall_and_floo
     name = "ScanNet20 classes counted without wall and floor"
     assert f"error: {tmp_path / 'pred'}: " in outcome.stderr
     assert f"but 100.0% as {name}\nhint: the ids are probably {name}: " in outcome.stderr
-    forced = run_main("evaluate", tmp_path / "pred", *options, "--force")
-    assert forced.status == 0
+    forced = succeed("evaluate", tmp_path / "pred", *options, "--force")
     assert "warning: read as ScanNet20 train ids, the mean IoU of classes is 0.0%" in forced.stderr
     # Masks alone are perfect in either numbering.
     agnostic = run_main("evaluate", tmp_path / "pred", *options, "--class-agnostic", "--json")
@@ -297,7 +296,7 @@ def submission_place(tmp_path_factory):
     """A processed folder of all test scenes, which have the same content."""
     root = tmp_path_factory.mktemp("submission")
     write_release(root / "raw", [TEST], vertices=500)
-    assert run_main("process", root / "raw", "-o", root / "one").status == 0
+    succeed("process", root / "raw", "-o", root / "one")
     scene = read_processed(root / f"one/test/{TEST}.npz")
     return write_processed(root / "processed", copy_scene(scene, official_scenes("test")))
 

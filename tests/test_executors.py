@@ -6,7 +6,7 @@ import signal
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
-from commands import PAGES, PYTHON, digests, run_main, run_words
+from commands import PAGES, PYTHON, digests, run_main, run_words, succeed
 
 from scannet_prep import official_scenes
 from scannet_prep.base import workers
@@ -152,7 +152,5 @@ def test_program_of_the_cluster_page_runs(raw, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)
     (tmp_path / "program.py").write_text(program.replace("n_workers=2", "n_workers=1"))
-    done = run_words(PYTHON, "program.py", cwd=tmp_path)
-
-    assert done.status == 0, done.stderr
+    done = succeed(PYTHON, "program.py", cwd=tmp_path, run=run_words)
     assert "6 made, 0 failed" in done.stdout

@@ -9,7 +9,7 @@ import oracles
 import pytest
 import tiny
 import yaml
-from commands import run_main
+from commands import succeed
 from plyfile import PlyData
 
 from scannet_prep import SCANNET20, SCANNET200, Split, read_processed
@@ -37,9 +37,9 @@ def root(tmp_path_factory):
     for scene in DRAWN.values():
         write_scene(scene, root / "raw")
     words = ("process", root / "raw", "--faces", "-o")
-    assert run_main(*words, root / "scan").status == 0
+    succeed(*words, root / "scan")
     words += (root / "aligned", "--align-axis", "--scannet200", "--compute-segments")
-    assert run_main(*words).status == 0
+    succeed(*words)
     return root
 
 
@@ -388,7 +388,7 @@ def test_export_has_exactly_the_files_that_the_program_reads(
     is_stored = (labels == "scannet200") == (place.name == "aligned")
     if program not in WITH_ONE and not is_stored:
         words += ("--label-set", labels)
-    assert run_main("export", place, "-o", tmp_path, *words).status == 0
+    succeed("export", place, "-o", tmp_path, *words)
 
     expected = program(place, labels)
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
@@ -414,7 +414,7 @@ def export(name, scene, folder, *, is_aligned=False):
 
 def test_user_chooses_the_frame(root, tmp_path):
     words = ("--format", "pointcept", "--aligned", "-o", tmp_path)
-    assert run_main("export", root / "scan", *words).status == 0
+    succeed("export", root / "scan", *words)
     points = np.load(tmp_path / f"val/{VAL}/coord.npy")
     assert np.array_equal(points, TRUTHS[VAL].points("aligned"))
     scene = read_processed(root / f"aligned/train/{TRAIN}.npz")

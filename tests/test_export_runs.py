@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from commands import TEST, TRAIN, VAL, digests, patch, raw_file, run_main
+from commands import TEST, TRAIN, VAL, digests, patch, raw_file, run_main, succeed
 
 from scannet_prep.synthetic import write_release
 
@@ -37,7 +37,7 @@ def test_later_runs_make_what_is_missing_changed_or_processed_again(raw_dir, out
     assert digests(made) == whole
 
     write_release(raw_dir, [VAL], vertices=650, seed=3)
-    assert run_main("process", raw_dir, "-o", out_dir).status == 0
+    succeed("process", raw_dir, "-o", out_dir)
     assert run("--dry-run").json["to_make"] == {"processed again": [VAL]}
     # If it is damaged, the older version does not count any more.
     path = out_dir / f"val/{VAL}.npz"
@@ -101,8 +101,8 @@ REFUSALS = [
 def test_what_export_cannot_do_and_other_commands_to_an_export_are_refused(
     raw_dir, out_dir, made, tmp_path
 ):
-    assert run_main("process", raw_dir, "-o", tmp_path / "faces", "--faces").status == 0
-    assert run_main("pack", out_dir, "-o", tmp_path / "a.tar.zst").status == 0
+    succeed("process", raw_dir, "-o", tmp_path / "faces", "--faces")
+    succeed("pack", out_dir, "-o", tmp_path / "a.tar.zst")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").touch()
     shutil.copytree(made, tmp_path / "damaged")
@@ -142,6 +142,6 @@ def test_scene_that_moves_to_another_split_leaves_no_file_in_the_first(raw_dir, 
     write_release(raw_dir, [name], vertices=600)
     for split in ("train", "val"):
         words = ("process", raw_dir, "-o", out_dir, "--scenes", name, "--splits", split)
-        assert run_main(*words).status == 0
+        succeed(*words)
         assert export(out_dir, tmp_path / "out", "ply").status == 0
         assert [path.parent.name for path in tmp_path.glob(f"out/*/{name}.ply")] == [split]

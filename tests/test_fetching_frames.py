@@ -6,7 +6,17 @@ import threading
 import time
 
 import pytest
-from commands import TEST, TRAIN, VAL, digests, raw_file, run_main, start_command, wait_until_gone
+from commands import (
+    TEST,
+    TRAIN,
+    VAL,
+    digests,
+    raw_file,
+    run_main,
+    start_command,
+    succeed,
+    wait_until_gone,
+)
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep.frames import FrameFolder
@@ -91,7 +101,7 @@ def test_stream_stays_until_its_frames_are_complete(release, own_dir, tmp_path):
     assert in_the_way["message"] == "is in the way"
     stream = out_dir / f".scannet-prep-streams/{VAL}/scans/{VAL}/{VAL}.sens"
     # Frames of another folder do not need it, but those that it was fetched for do.
-    assert run_main("frames", stream.parents[1], "-o", tmp_path / "other").status == 0
+    succeed("frames", stream.parents[1], "-o", tmp_path / "other")
     assert stream.read_bytes() == raw_file(release[0], ".sens", VAL).read_bytes()
 
     (out_dir / VAL).rmdir()

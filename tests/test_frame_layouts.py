@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, patch, raw_file, run_main
+from commands import TEST, TRAIN, patch, raw_file, run_main, succeed
 from PIL import Image
 from tiny import LOST, encode_stream, make_intrinsic
 
@@ -282,7 +282,7 @@ def test_program_sees_known_points_where_images_show_them(
     for view in views:
         check(*view)
     assert extract(raw_dir, tmp_path).json["kept"] == SCENES
-    assert run_main("verify", tmp_path).status == 0
+    succeed("verify", tmp_path)
 
 
 def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from commands import COMMAND, PYTHON, find_blocks, run_main, run_words
+from commands import COMMAND, PYTHON, find_blocks, run_main, run_words, succeed
 from tiny import Ply
 
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
@@ -58,7 +58,7 @@ def raw_dir(tmp_path):
 def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_dir, tmp_path):
     out_dir = tmp_path / "out"
     words = ("process", raw_dir, "-o", out_dir, "--align-axis", "--faces", "--compute-segments")
-    assert run_main(*words).status == 0
+    succeed(*words)
 
     splits = ("train", "val", "test")
     names = [ScanNet(out_dir, split=split).scene_ids for split in splits]
@@ -84,12 +84,12 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
         np.testing.assert_array_equal(getattr(room, name), getattr(of_release, name))
 
     for place in (out_dir, raw_dir):
-        assert run_main("verify", place).status == 0
-    assert run_main("info", raw_dir).status == 0
+        succeed("verify", place)
+    succeed("info", raw_dir)
     assert run_main(*words, "--json").json["made"] == []
 
     archive = tmp_path / "own.tar.zst"
-    assert run_main("pack", out_dir, "-o", archive).status == 0
+    succeed("pack", out_dir, "-o", archive)
     dataset = ScanNet(archive, split="test")
     assert dataset.scene_ids == test_names
     np.testing.assert_array_equal(dataset[1]["points"], room.points)
@@ -247,8 +247,7 @@ def test_page_leads_from_a_mesh_to_a_picture_of_the_predictions(tmp_path):
     commands = find_blocks(page, "sh")[-1].replace("scannet-prep", " ".join(COMMAND))
 
     for words in ((PYTHON, "-W", "error", "-c", program), ("sh", "-ec", commands)):
-        outcome = run_words(*words, cwd=tmp_path)
-        assert outcome.status == 0, outcome.stderr
+        succeed(*words, cwd=tmp_path, run=run_words)
 
     assert (tmp_path / "room.png").read_bytes().startswith(b"\x89PNG")
 
@@ -294,9 +293,7 @@ def test_copies_of_scenes_and_test_scenes_in_scans_are_one_note_each(whole_dir, 
         for target in (raw / "scans" / folder.name, raw / "copies"):
             shutil.copytree(folder, target, dirs_exist_ok=True)
 
-    outcome = run_main("process", raw, "-o", tmp_path / "out", "--json")
-
-    assert outcome.status == 0
+    outcome = succeed("process", raw, "-o", tmp_path / "out", "--json")
     notes = {note["path"]: note["message"] for note in outcome.json["notes"]}
     assert "and 9 more" in notes[str(raw / "copies")]
     assert "lies in scans/, but is a test scene" in " ".join(notes.values())

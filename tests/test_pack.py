@@ -19,6 +19,7 @@ from commands import (
     read_tree,
     run_main,
     run_words,
+    succeed,
     unpack_file,
     write_tree,
 )
@@ -50,7 +51,7 @@ def test_archive_has_the_same_bytes_in_a_file_and_a_pipe(kind, whole_dir, tmp_pa
 
 def test_existing_archive_is_replaced_only_with_force_and_a_link_to_it_stays(out_dir, tmp_path):
     path = tmp_path / "a.tar.zst"
-    assert run_main("pack", out_dir, "-o", path).status == 0
+    succeed("pack", out_dir, "-o", path)
     before = path.read_bytes()
     refused = run_main("pack", out_dir, "-o", path, "--level", "19")
     assert (refused.status, path.read_bytes()) == (2, before)
@@ -58,7 +59,7 @@ def test_existing_archive_is_replaced_only_with_force_and_a_link_to_it_stays(out
 
     link = tmp_path / "link.tar.zst"
     link.symlink_to("a.tar.zst")
-    assert run_main("pack", out_dir, "-o", link, "--level", "19", "--force").status == 0
+    succeed("pack", out_dir, "-o", link, "--level", "19", "--force")
     assert link.is_symlink()
     assert path.read_bytes() != before
     assert len(ScanNet(link, split="val")[0]["points"]) == 600
@@ -193,7 +194,7 @@ def test_full_disk_keeps_the_old_archive_and_a_broken_pipe_is_a_clear_error(whol
         os.close(target)
         assert outcome.status == 1
         assert f"standard output: cannot be written: {message}" in outcome.stderr
-    assert run_main("pack", source, "-o", path, "--force").status == 0
+    succeed("pack", source, "-o", path, "--force")
     assert {file.name for file in tmp_path.iterdir()} == {
         "a.tar.zst",
         ".other.tar.zst.1-0123abcd.tmp",

@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 import yaml
-from commands import ACTIONLINT_DIR, PYTHON, REPOSITORY_DIR, find_program, run_main, run_words
+from commands import ACTIONLINT_DIR, PYTHON, REPOSITORY_DIR, find_program, run_words, succeed
 
 from scannet_prep.base.version import VERSION
 from scannet_prep.synthetic import write_release
@@ -60,10 +60,8 @@ def read(name):
 
 
 def test_distributions_have_the_package_and_a_page_for_the_index(tmp_path):
-    outcome = run_words(PYTHON, "-m", "hatchling", "build", "-d", tmp_path, cwd=REPOSITORY_DIR)
-    assert outcome.status == 0, outcome.stderr
-    outcome = run_words(PYTHON, "-m", "twine", "check", "--strict", *tmp_path.iterdir())
-    assert outcome.status == 0, outcome.stdout + outcome.stderr
+    succeed(PYTHON, "-m", "hatchling", "build", "-d", tmp_path, cwd=REPOSITORY_DIR, run=run_words)
+    succeed(PYTHON, "-m", "twine", "check", "--strict", *tmp_path.iterdir(), run=run_words)
     (wheel_path,) = tmp_path.glob("*.whl")
     (sdist_path,) = tmp_path.glob("*.tar.gz")
     expected = {
@@ -185,7 +183,7 @@ def test_workflows_may_only_read_and_publish_without_a_password():
 def test_steps_for_windows_work_without_what_windows_lacks(tmp_path):
     write_release(tmp_path / "raw", ["scene0191_00", "scene0568_00"], vertices=600)
     words = ("process", "raw", "-o", "processed", "--scannet200", "--align-axis")
-    assert run_main(*words, cwd=tmp_path).status == 0
+    succeed(*words, cwd=tmp_path)
     run = run_windows_steps(tmp_path)
     assert [program for program, _ in run] == ["scannet-prep"] * 3 + ["python"]
     for step, outcome in run:

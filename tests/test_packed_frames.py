@@ -5,7 +5,18 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, VAL, flip, patch, read_tree, run_main, unpack_file, unpack_pipe
+from commands import (
+    TEST,
+    TRAIN,
+    VAL,
+    flip,
+    patch,
+    read_tree,
+    run_main,
+    succeed,
+    unpack_file,
+    unpack_pipe,
+)
 from release_server import ReleaseServer
 
 from scannet_prep.archive.frames import FileSource, read_seek_table
@@ -17,7 +28,7 @@ SCENES = [TRAIN, VAL, TEST]
 
 
 def extract(raw_dir, out_dir, *words):
-    assert run_main("frames", raw_dir, "-o", out_dir, *words).status == 0
+    succeed("frames", raw_dir, "-o", out_dir, *words)
     return out_dir
 
 
@@ -27,8 +38,7 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("frames")
     write_release(root / "raw", SCENES, vertices=600, frames=3)
     extract(root / "raw", root / "frames", "--every", "1")
-    outcome = run_main("pack", root / "frames", "-o", root / "a.tar.zst", "--json")
-    assert outcome.status == 0, outcome.stderr
+    outcome = succeed("pack", root / "frames", "-o", root / "a.tar.zst", "--json")
     assert outcome.json["splits"] == {"train": 1, "val": 1, "test": 1}
     assert outcome.json["left_out"] == []
     return root
@@ -101,7 +111,7 @@ def test_info_and_verify_know_the_archive(root):
     assert info["scene_ids"] == SCENES
     assert info["facts"]["content"] == "frames"
     assert "layout: official" in info["facts"]["options"]
-    assert run_main("verify", root / "a.tar.zst").status == 0
+    succeed("verify", root / "a.tar.zst")
     outcome = run_main("evaluate", root, "--gt", root / "a.tar.zst")
     assert "expected processed scenes" in outcome.stderr
 
@@ -145,7 +155,7 @@ def test_run_that_stopped_in_its_first_scenes_is_continued_in_any_layout(layout,
     frames = extract(root / "raw", tmp_path / "frames", "--layout", layout)
     archive = tmp_path / "a.tar.zst"
     out_dir = tmp_path / "out"
-    assert run_main("pack", frames, "-o", archive).status == 0
+    succeed("pack", frames, "-o", archive)
     assert unpack_file(archive, "-o", out_dir).status == 0
     # The records, and the files of no scene, come last.
     for path in [*out_dir.rglob("frames.json"), out_dir / "TERMS.txt"]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from commands import TRAIN, run_main
+from commands import TRAIN, succeed
 from PIL import Image
 
 from scannet_prep.evaluation.overlaps import InstancePrediction
@@ -54,7 +54,7 @@ def processed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     write_release(folder / "raw", [TRAIN], vertices=8000)
     words = ("process", folder / "raw", "-o", folder / "out", "--faces", "--align-axis")
-    assert run_main(*words).status == 0
+    succeed(*words)
     return read_processed(folder / f"out/train/{TRAIN}.npz")
 
 

@@ -15,6 +15,7 @@ from commands import (
     raw_file,
     repeat_groups,
     run_main,
+    succeed,
 )
 
 from scannet_prep import ScanNet
@@ -37,7 +38,7 @@ def root(whole_dir, packed_dir, tmp_path_factory):
         ["frames", root / "streams", "-o", root / "frames"],
         ["export", root / "processed", "--format", "ply", "-o", root / "export"],
     ):
-        assert run_main(*words).status == 0
+        succeed(*words)
     (root / "empty").mkdir()
     return root
 

@@ -7,7 +7,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from commands import TRAIN, read_tree, run_main, span, unpack_file
+from commands import TRAIN, read_tree, span, succeed, unpack_file
 from release_server import (
     Cut,
     Gzip,
@@ -161,8 +161,8 @@ def test_dataset_and_commands_read_a_web_server(server, whole_dir, packed_dir, t
     assert len(dataset[0]["points"]) == 600
     # Its size, the seek table, and the index with the manifest; a scene.
     assert len(server.requests("/a.tar.zst")) == 4
-    assert run_main("info", address).status == 0
-    assert run_main("verify", address, "--limit", "9").status == 0
+    succeed("info", address)
+    succeed("verify", address, "--limit", "9")
     assert unpack_file(address, "-o", tmp_path / "out").status == 0
     assert read_tree(tmp_path / "out") == read_tree(whole_dir / "processed")
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from commands import edit_json, raw_file, repeat_groups, run_main
+from commands import edit_json, raw_file, repeat_groups, run_main, succeed
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed, tables
 from scannet_prep.errors import UsageError
@@ -36,7 +36,7 @@ def root(tmp_path_factory):
         ["process", root / "raw", "-o", root / "processed", "--align-axis"],
         ["pack", root / "processed", "-o", root / "all.tar.zst"],
     ):
-        assert run_main(*words).status == 0
+        succeed(*words)
     return root
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PYTHON, SCENES, digests, run_main, run_words
+from commands import PYTHON, SCENES, digests, run_main, run_words, succeed
 from release_server import ROOT, fetched
 
 from scannet_prep.processed.scene import read_processed
@@ -191,9 +191,7 @@ for name, constants in json.loads(sys.argv[1]).items():
 def test_each_part_of_the_benchmark_prints_figures(tmp_path, names):
     parts = json.dumps({name: PARTS[name] for name in names})
 
-    outcome = run_words(PYTHON, "-c", RUN_PARTS, parts, cwd=tmp_path, env=TOOL_PATH)
-
-    assert outcome.status == 0, outcome.stderr
+    outcome = succeed(PYTHON, "-c", RUN_PARTS, parts, cwd=tmp_path, env=TOOL_PATH, run=run_words)
     lines = outcome.stdout.splitlines()
     assert {line.partition(": ")[0] for line in lines} == {*names}
     assert all(re.search(r": .*: .*\d", line) for line in lines), lines
@@ -251,8 +249,7 @@ def test_folders_and_pythons_that_cannot_be_used_are_refused_and_unchanged(tmp_p
 def test_help_comes_before_any_set_up(tmp_path):
     environment = {"PATH": "/usr/bin:/bin", "SCANNET_PREP_VENV": tmp_path / "venv"}
     for name in ("test", "demo"):
-        outcome = run_words(TOOLS_DIR / name, "--help", env=environment)
-        assert outcome.status == 0
+        outcome = succeed(TOOLS_DIR / name, "--help", env=environment, run=run_words)
         assert f"    tools/{name} " in outcome.stdout
         assert outcome.stderr == ""
     assert not (tmp_path / "venv").exists()

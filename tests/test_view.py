@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, VAL, edit_json, run_main
+from commands import TEST, TRAIN, VAL, edit_json, run_main, succeed
 from PIL import Image
 
 from scannet_prep import read_processed
@@ -29,9 +29,9 @@ def root(tmp_path_factory):
     """Processed scenes of ScanNet20, with faces and ScanNet200, and an archive."""
     root = tmp_path_factory.mktemp("view")
     write_release(root / "raw", (TRAIN, VAL, TEST), vertices=VERTICES)
-    assert run_main("process", root / "raw", "-o", root / "data/processed").status == 0
+    succeed("process", root / "raw", "-o", root / "data/processed")
     words = ("--faces", "--scannet200", "--scenes", VAL)
-    assert run_main("process", root / "raw", "-o", root / "faces", *words).status == 0
+    succeed("process", root / "raw", "-o", root / "faces", *words)
     pack.run(root / "data/processed", root / "all.tar.zst")
     return root
 
