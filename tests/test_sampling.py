@@ -16,80 +16,81 @@ from scannet_prep.errors import UsageError
 from scannet_prep.training.plan import sum_loads
 
 # Environments of processes, recorded from Slurm 22.05, Open MPI 4.1, MPICH 4.0 and torchrun 2.13:
-# how a process was started, its rank or why that is unknown, and then the variables, those of Slurm
-# without the prefix SLURM_.
+# how a process was started, whether others were started with it, and the variables.
 RECORDED = """\
-the script of a task of --array=1-3:2 --ntasks=4 | 1/2
-    JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 ARRAY_TASK_ID=3 ARRAY_TASK_COUNT=2
-    ARRAY_TASK_MIN=1 ARRAY_TASK_MAX=3 ARRAY_TASK_STEP=2
-the script of a task of --array=3,7 | do not follow each other
-    JOB_ID=7 PROCID=0 TASKS_PER_NODE=1 CPUS_ON_NODE=1 ARRAY_TASK_ID=3 ARRAY_TASK_COUNT=2
-    ARRAY_TASK_MIN=3 ARRAY_TASK_MAX=7 ARRAY_TASK_STEP=1
-srun in a task of an array | contradicts itself
-    JOB_ID=7 STEP_ID=0 PROCID=2 NTASKS=4 STEP_NUM_TASKS=4 TASKS_PER_NODE=4 STEP_TASKS_PER_NODE=4
-    CPUS_ON_NODE=4 ARRAY_TASK_ID=3 ARRAY_TASK_COUNT=2 ARRAY_TASK_MIN=1 ARRAY_TASK_MAX=3
-    ARRAY_TASK_STEP=2
-sbatch --ntasks=4 | names no task
-    JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4
-sbatch --ntasks=4, srun | 2/4
-    JOB_ID=7 STEP_ID=0 PROCID=2 NTASKS=4 STEP_NUM_TASKS=4 TASKS_PER_NODE=4 STEP_TASKS_PER_NODE=4
-    CPUS_ON_NODE=4
-sbatch --cpus-per-task=2, srun | 0/1
-    JOB_ID=7 STEP_ID=0 PROCID=0 NTASKS=1 STEP_NUM_TASKS=1 TASKS_PER_NODE=1 STEP_TASKS_PER_NODE=1
-    CPUS_ON_NODE=2 CPUS_PER_TASK=2
-srun --ntasks=2 --cpus-per-task=2 | 1/2
-    JOB_ID=7 STEP_ID=0 PROCID=1 NTASKS=2 STEP_NUM_TASKS=2 TASKS_PER_NODE=2 STEP_TASKS_PER_NODE=2
-    CPUS_ON_NODE=4 CPUS_PER_TASK=2
-srun --mpi=pmi2 on three nodes | 5/6
-    JOB_ID=7 STEP_ID=1 PROCID=5 NTASKS=6 STEP_NUM_TASKS=6 TASKS_PER_NODE=4,1(x2)
-    STEP_TASKS_PER_NODE=4,1(x2) CPUS_ON_NODE=1 PMI_RANK=5 PMI_SIZE=6
-srun of a heterogeneous job | 2/3
-    JOB_ID=7 STEP_ID=0 PROCID=2 NTASKS=3 STEP_NUM_TASKS=3 TASKS_PER_NODE=2,1
-    STEP_TASKS_PER_NODE=2,1 CPUS_ON_NODE=1
-salloc --ntasks=3 | names no task
-    JOB_ID=7 NTASKS=3 TASKS_PER_NODE=3
-salloc --ntasks=3, interactive step | 0/1
-    JOB_ID=7 STEP_ID=4294967290 PROCID=0 NTASKS=3 STEP_NUM_TASKS=1 TASKS_PER_NODE=3
-    STEP_TASKS_PER_NODE=1 CPUS_ON_NODE=3
-sbatch --ntasks=4, mpirun of Open MPI | 3/4
-    JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 OMPI_COMM_WORLD_RANK=3
-    OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4
-sbatch on three nodes, mpirun of Open MPI | 5/6
-    JOB_ID=7 STEP_ID=0 PROCID=1 NTASKS=2 STEP_NUM_TASKS=2 TASKS_PER_NODE=1(x2)
-    STEP_TASKS_PER_NODE=1(x2) CPUS_ON_NODE=1 OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=6
-    OMPI_COMM_WORLD_LOCAL_SIZE=1
-sbatch on three nodes, mpiexec of MPICH | 1/6
-    JOB_ID=7 STEP_ID=1 PROCID=0 NTASKS=6 STEP_NUM_TASKS=3 TASKS_PER_NODE=1(x3)
-    STEP_TASKS_PER_NODE=1(x3) CPUS_ON_NODE=4 PMI_RANK=1 PMI_SIZE=6 MPI_LOCALNRANKS=4
-sbatch --ntasks=4, torchrun | 1/2
-    JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 RANK=1 WORLD_SIZE=2
-    LOCAL_WORLD_SIZE=2
-srun torchrun on three nodes | 4/6
-    JOB_ID=7 STEP_ID=0 PROCID=2 NTASKS=3 STEP_NUM_TASKS=3 TASKS_PER_NODE=1(x3)
-    STEP_TASKS_PER_NODE=1(x3) CPUS_ON_NODE=1 RANK=4 WORLD_SIZE=6 LOCAL_WORLD_SIZE=2
-mpirun of Open MPI | 2/4
+script | alone
+mpiexec of MPICH without Slurm | one of several
+    PMI_SIZE=6 PMI_RANK=5
+the script of a task of --array=1-3:2 --ntasks=4 | alone
+    SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
+    SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=3
+    SLURM_ARRAY_TASK_STEP=2
+the script of a task of --array=3,7 | alone
+    SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_TASKS_PER_NODE=1 SLURM_CPUS_ON_NODE=1
+    SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=3 SLURM_ARRAY_TASK_MAX=7
+    SLURM_ARRAY_TASK_STEP=1
+srun in a task of an array | one of several
+    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4
+    SLURM_TASKS_PER_NODE=4 SLURM_STEP_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
+    SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=3
+    SLURM_ARRAY_TASK_STEP=2
+sbatch --ntasks=4 | alone
+    SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
+sbatch --ntasks=4, srun | one of several
+    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4
+    SLURM_TASKS_PER_NODE=4 SLURM_STEP_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
+sbatch --cpus-per-task=2, srun | alone
+    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1
+    SLURM_TASKS_PER_NODE=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_CPUS_ON_NODE=2
+    SLURM_CPUS_PER_TASK=2
+srun --ntasks=2 --cpus-per-task=2 | one of several
+    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2
+    SLURM_TASKS_PER_NODE=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_CPUS_ON_NODE=4
+    SLURM_CPUS_PER_TASK=2
+srun --mpi=pmi2 on three nodes | one of several
+    SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_STEP_NUM_TASKS=6
+    SLURM_TASKS_PER_NODE=4,1(x2) SLURM_STEP_TASKS_PER_NODE=4,1(x2) SLURM_CPUS_ON_NODE=1
+    PMI_RANK=5 PMI_SIZE=6
+srun of a heterogeneous job | one of several
+    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3
+    SLURM_TASKS_PER_NODE=2,1 SLURM_STEP_TASKS_PER_NODE=2,1 SLURM_CPUS_ON_NODE=1
+salloc --ntasks=3 | alone
+    SLURM_JOB_ID=7 SLURM_NTASKS=3 SLURM_TASKS_PER_NODE=3
+salloc --ntasks=3, interactive step | alone
+    SLURM_JOB_ID=7 SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=1
+    SLURM_TASKS_PER_NODE=3 SLURM_STEP_TASKS_PER_NODE=1 SLURM_CPUS_ON_NODE=3
+sbatch --ntasks=4, mpirun of Open MPI | one of several
+    SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
+    OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4
+sbatch on three nodes, mpirun of Open MPI | one of several
+    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2
+    SLURM_TASKS_PER_NODE=1(x2) SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_CPUS_ON_NODE=1
+    OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_LOCAL_SIZE=1
+sbatch on three nodes, mpiexec of MPICH | one of several
+    SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_PROCID=0 SLURM_NTASKS=6 SLURM_STEP_NUM_TASKS=3
+    SLURM_TASKS_PER_NODE=1(x3) SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_CPUS_ON_NODE=4 PMI_RANK=1
+    PMI_SIZE=6 MPI_LOCALNRANKS=4
+sbatch --ntasks=4, torchrun | one of several
+    SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
+    RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+srun torchrun on three nodes | one of several
+    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3
+    SLURM_TASKS_PER_NODE=1(x3) SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_CPUS_ON_NODE=1 RANK=4
+    WORLD_SIZE=6 LOCAL_WORLD_SIZE=2
+mpirun of Open MPI | one of several
     OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4
-mpiexec of MPICH | 1/2
+mpiexec of MPICH | one of several
     PMI_RANK=1 PMI_SIZE=2 MPI_LOCALNRANKS=2
-torchrun | 1/2
+torchrun | one of several
     RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
 """
 
 
-PREFIXES_OF_OTHERS = ("OMPI_", "PMI_", "MPI_", "RANK", "WORLD_", "LOCAL_")
-
-
 def parse_launches():
     launches = []
-    for head, body in re.findall(r"^(\S.*)\n((?:    .*\n)+)", RECORDED, re.MULTILINE):
-        name, rank = head.split(" | ")
-        environ = {}
-        for word in body.split():
-            key, value = word.split("=", 1)
-            if not key.startswith(PREFIXES_OF_OTHERS):
-                key = f"SLURM_{key}"
-            environ[key] = value
-        launches.append((environ, rank, name))
+    for head, body in re.findall(r"^(\S.*)\n((?:    .*\n)*)", RECORDED, re.MULTILINE):
+        environ = dict(word.split("=", 1) for word in body.split())
+        launches.append((environ, *head.split(" | ")))
     return launches
 
 
@@ -233,25 +234,17 @@ def test_invalid_argument_of_the_sampler_is_refused(options, message):
         PointBudgetBatchSampler(**valid | options)
 
 
-@pytest.mark.parametrize(
-    ("environ", "rank", "name"),
-    [
-        ({}, "0/1", "script"),
-        ({"PMI_SIZE": "6", "PMI_RANK": "5"}, "5/6", "mpiexec of MPICH without Slurm"),
-        *parse_launches(),
-    ],
-)
-def test_rank_is_unknown_in_jobs_of_several_processes(monkeypatch, environ, rank, name):
+@pytest.mark.parametrize(("environ", "launch", "others"), parse_launches())
+def test_rank_is_unknown_in_jobs_of_several_processes(monkeypatch, environ, launch, others):
     for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in environ.items():
         monkeypatch.setenv(variable, value)
-    is_alone = "script" in name or rank in {"0/1", "names no task"}
 
     for kind, options in ((PointBudgetBatchSampler, {"max_points": 100}), (EvalSampler, {})):
         given_rank = kind([10] * 8, rank=1, world_size=2, **options)
         assert (given_rank.rank, given_rank.world_size) == (1, 2)
-        if is_alone:
+        if others == "alone":
             sampler = kind([10] * 8, **options)
             assert (sampler.rank, sampler.world_size) == (0, 1)
         else:
