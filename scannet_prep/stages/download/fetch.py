@@ -10,9 +10,10 @@ loop above it, which knows the server: it alone decides what is requested when, 
 
 After five failures in a row, or if nothing else is left, the server may be down. Then a byte of a
 file is requested that the server has sent before. If it is served, the failures were those of the
-files, and are counted. If not, none is counted, and there is a pause, then a single request. If it
-fails, too, the same happens again, and the next pause is longer. Later, each success makes the
-pauses shorter, then adds a connection. So a server that admits few requests receives few.
+files, and are counted. If not, none is counted, and there is a pause, then half of the connections,
+in the end a single one. If they fail, too, the same happens again, and the next pause is longer.
+Later, each success makes the pauses shorter, then adds a connection. So a server that admits few
+requests receives few, and one that rejects most of them at random is still asked by several.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class Fetcher:
         # The run ends when nothing has been served until then.
         patience_s = _OUTAGE_S if is_known else _FIRST_ANSWER_S
         self._deadline_s = time.monotonic() + patience_s
-        # How many connections may be used. After a pause, it is 1 until the server is up.
+        # How many connections may be used.
         self._width = _MAX_SUSPECTS
         # Typical sizes of the files that are fetched, kept or given up.
         self._done_bytes = 0
@@ -316,7 +317,7 @@ class Fetcher:
             name = task.file.local_path
             problem = f"{base_url}: no file was served; {name}: {error.message}"
             raise TransferError(problem, error.hint or _HINT_CONTINUE)
-        self._width = 1
+        self._width = max(1, self._width // 2)
         self._pauses = min(self._pauses + 1, _MAX_PAUSES)
         self._pause()
         self._progress.status(f"waiting for the server: {error.message}")
