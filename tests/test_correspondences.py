@@ -87,7 +87,7 @@ def test_pixels_of_depth_see_vertices_where_depth_was_measured(raw_dir):
     # It sees the sheets elsewhere, at a depth that was not measured.
     assert not np.array_equal(turned.read("vertices"), expected)
     succeed("verify", raw_dir.parent / "out")
-    path = frame.scene.path / frame.name_of("vertices")
+    path = frame.scene.path / frame.names["vertices"]
     damaged = path.read_bytes().replace(b"}", b"{", 1)
     for data, problem in ((b"not an array", "the magic string is not correct"), (damaged, "")):
         path.write_bytes(data)

@@ -314,7 +314,7 @@ def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, 
         intrinsic = frame.scene.color_camera.intrinsic
         check(frame.read("color"), number, intrinsic, np.linalg.inv(frame.pose))
 
-    (frame.scene.path / frame.name_of("depth")).write_bytes(b"")
+    (frame.scene.path / frame.names["depth"]).write_bytes(b"")
     with pytest.raises(FileError, match=r"depth/000004\.npy: "):
         frame.read("depth")
     small = extract(raw_dir, tmp_path / "small", "--layout", "monosdf").json["failures"]

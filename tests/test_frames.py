@@ -144,12 +144,12 @@ def test_everything_equals_what_the_streams_hold(streams_dir, out_dir):
         assert np.array_equal(scene.poses, [expected[number][0] for number in TRACKED])
         for frame in scene:
             pose, jpeg, depth = expected[frame.number]
-            assert scene.read_file(frame.name_of("color")) == jpeg
-            assert scene.read_file(frame.name_of("pose")).decode() == save_text(pose)
+            assert scene.read_file(frame.names["color"]) == jpeg
+            assert scene.read_file(frame.names["pose"]).decode() == save_text(pose)
             assert np.array_equal(frame.read("depth"), depth)
             if scene.scene_id != TEST:
                 # The stored files, without decoding them.
-                assert scene.read_file(frame.name_of("labels")) == LABELS[frame.number]
+                assert scene.read_file(frame.names["labels"]) == LABELS[frame.number]
                 assert np.array_equal(frame.read("labels"), label_image(frame.number))
                 assert np.array_equal(frame.read("instances"), instance_image(frame.number))
     with pytest.raises(UsageError, match=r"has no labels\nhint: test scenes have no 2D"):
@@ -185,7 +185,7 @@ def test_layout_has_the_names_of_its_program(streams_dir, out_dir, words, names)
     scene = FrameFolder(out_dir)[TRAIN]
     found = {path.relative_to(scene.path).as_posix() for path in scene.path.rglob("*.*")}
     assert found == {*names.split(), "frames.json"}
-    assert scene.read_file(scene[1].name_of("color")) == frames_of(TRAIN)[6][1]
+    assert scene.read_file(scene[1].names["color"]) == frames_of(TRAIN)[6][1]
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,7 @@ def extract_scene(
     files: dict[str, Fingerprint] = {}
     without_depth = []
 
-    def write(template: str, value: Any, **numbers: int) -> None:  # noqa: ANN401 - see `_ENCODERS`
-        name = template.format(first=options.first, scene=scene.scene_id, **numbers)
+    def write(name: str, value: Any) -> None:  # noqa: ANN401 - see `_ENCODERS`
         path = out_dir / name
         data = value if isinstance(value, bytes) else _ENCODERS[path.suffix](value)
         write_atomically(path, [data])
@@ -114,8 +113,8 @@ def extract_scene(
         numbers, lost = options.select(stream.is_tracked, listed)
         color_camera, depth_camera = _choose_cameras(stream, layout, options)
         makers = _choose_makers(scene, stream, layout, color_camera, depth_camera)
-        names = options.files_of(split)
         tables = {"labels": _make_table(options.label_set, label_map), "instances": None}
+        names = options.name_files(scene.scene_id, split)
         for content in tables.keys() & names:
             path = scene.path(SOURCE_KINDS[content])
             archive = stack.enter_context(open_zip(path))
@@ -124,13 +123,14 @@ def extract_scene(
             )
         for position, number in enumerate(numbers):
             frame = stream[number]
-            for content, name in names.items():
+            frame_names = options.name_files(scene.scene_id, split, number, position)
+            for content, name in frame_names.items():
                 if content not in makers:
                     continue
                 value = makers[content](frame)
                 if content == "depth" and not value.any():
                     without_depth.append(number)
-                write(name, value, number=number, position=position)
+                write(name, value)
 
     record = FramesRecord(
         scene_id=scene.scene_id,

@@ -171,15 +171,16 @@ class ExtractedFrame:
 
     Attributes:
         scene: The frames of its scene.
-        position: Its position among them.
         number: Its number in the stream.
         pose: The pose, float32 (4, 4), scan <- camera, metres.
+        names: The names of its files in the folder of the scene, by content, such as `color`; also
+            of those that concern all frames.
     """
 
     scene: SceneFrames
-    position: int
     number: int
     pose: NDArray[np.float32]
+    names: Mapping[str, str]
 
     def read(self, content: FrameContent) -> NDArray[Any]:
         """Read an image.
@@ -196,7 +197,9 @@ class ExtractedFrame:
             UsageError: It was not extracted.
             FileError: The file is missing or damaged, or the layout stores depth in another way.
         """
-        name = self.name_of(content)
+        name = self.names.get(content)
+        if name is None:
+            raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
         data = self.scene.read_file(name)
         camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
         decode = decode_color if content == "color" else decode_gray
@@ -209,21 +212,6 @@ class ExtractedFrame:
         except Exception as error:  # noqa: BLE001 - damaged arrays make NumPy raise any error
             problem = getattr(error, "message", str(error))
             raise FileError(self.scene.path / name, problem, _HINT_VERIFY) from None
-
-    def name_of(self, content: FrameContent) -> str:
-        """Return the name of a file in the folder of the scene.
-
-        Args:
-            content: What was extracted, such as `color`.
-
-        Raises:
-            UsageError: It was not extracted.
-        """
-        options = self.scene.record.options
-        name = options.files_of(self.scene.record.split).get(content)
-        if name is None:
-            raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
-        return name.format(number=self.number, position=self.position, first=options.first)
 
 
 class SceneFrames(Sequence[ExtractedFrame]):
@@ -283,5 +271,8 @@ class SceneFrames(Sequence[ExtractedFrame]):
         Raises:
             IndexError: There are fewer frames.
         """
-        from_start = range(len(self))[position]
-        return ExtractedFrame(self, from_start, self.record.frames[position], self.poses[position])
+        position = range(len(self))[position]
+        number = self.record.frames[position]
+        options = self.record.options
+        names = options.name_files(self.scene_id, self.record.split, number, position)
+        return ExtractedFrame(self, number, self.poses[position], names)

@@ -297,10 +297,19 @@ class FrameOptions:
         options["contents"] = " ".join(self.contents)
         return ", ".join(f"{name}: {value}" for name, value in options.items() if value)
 
-    def files_of(self, split: Split) -> dict[str, str]:
-        """Return the names of the files of a scene, by content; test scenes have no 2D labels."""
+    def name_files(
+        self, scene_id: str, split: Split, number: int = 0, position: int = 0
+    ) -> dict[str, str]:
+        """Return the names of the files of a scene, by content; test scenes have no 2D labels.
+
+        Args:
+            scene_id: The scene.
+            split: Its split.
+            number: The number of a frame in the stream, for the files of a frame.
+            position: The position of this frame among those that are extracted.
+        """
         return {
-            content: name
+            content: name.format(scene=scene_id, first=self.first, number=number, position=position)
             for content, name in LAYOUTS[self.layout].files.items()
             if content in self.contents or content not in FRAME_CONTENTS
             if split in SOURCE_KINDS.get(content, STREAM).splits
@@ -314,7 +323,7 @@ class FrameOptions:
 
     def find_sources(self, split: Split) -> list[FileKind]:
         """Return the kinds of the files that scenes of a split are extracted from."""
-        kinds = [SOURCE_KINDS.get(content, STREAM) for content in self.files_of(split)]
+        kinds = [SOURCE_KINDS.get(content, STREAM) for content in self.name_files("", split)]
         return [*dict.fromkeys(kinds)]
 
     def select(

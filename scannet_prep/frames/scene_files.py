@@ -133,10 +133,11 @@ def _make_transforms(record: FramesRecord, _: RawScene) -> dict[str, Any]:
     poses = record.read_poses().copy()
     poses[:, :3, 1:3] *= -1
     keys = {"color": "file_path", "depth": "depth_file_path"}
-    names = record.options.files_of(record.split)
+    options = record.options
     frames = []
     for number, pose in zip(record.frames, poses.tolist(), strict=True):
-        paths = {keys[name]: names[name].format(number=number) for name in record.options.contents}
+        names = options.name_files(record.scene_id, record.split, number)
+        paths = {keys[content]: names[content] for content in options.contents}
         frames.append({**paths, "transform_matrix": pose})
     return {
         "camera_model": "PINHOLE",
@@ -152,8 +153,8 @@ def _encode_stream_info(record: FramesRecord, _: RawScene) -> bytes:
     cameras = (record.color_camera, record.depth_camera)
     matrices = [matrix for camera in cameras for matrix in (camera.intrinsic, camera.extrinsic)]
     texts = [" ".join(map(str, matrix.ravel().tolist())) for matrix in matrices]
-    count = len(record.frames)
-    return _STREAM_INFO.format(record=record, matrices=texts, count=count).encode()
+    text = _STREAM_INFO.format(record=record, matrices=texts, count=len(record.frames))
+    return text.encode()
 
 
 def _make_projections(record: FramesRecord, _: RawScene) -> dict[str, NDArray[Any]]:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from scannet_prep.base.files import Fingerprint, make_directory
+from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
@@ -166,7 +166,9 @@ def plan(
             kept.append(scene_id)
     notes = [note for note in listing.findings if not note.is_error]
     without_labels = [
-        task.scene_id for task in tasks if {*chosen.contents} - chosen.files_of(task.split).keys()
+        task.scene_id
+        for task in tasks
+        if {*chosen.contents} - chosen.name_files("", task.split).keys()
     ]
     if without_labels:
         notes.append(_note(f"test scenes have no 2D labels: {list_some(without_labels)}"))
@@ -307,7 +309,6 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
         raise FileError(task.source, task.scene.problem)
     if os.path.lexists(task.path) and not (task.path / RECORD_NAME).is_file():
         raise FileError(task.path, "is in the way", "remove or rename it")
-    make_directory(task.path.parent)
     work_path = context.work_dir / os.urandom(8).hex()
     listed = context.listed.get(task.scene_id)
     try:

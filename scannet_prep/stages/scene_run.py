@@ -299,6 +299,7 @@ def _put_in_place(temporary_path: Path, path: Path) -> None:
     if not temporary_path.is_dir():
         put_in_place(temporary_path, path)
         return
+    make_directory(path.parent)
     # A folder cannot replace another one.
     outdated_path = temporary_path.with_name(f"{temporary_path.name}-outdated")
     with writing(path):
