@@ -29,7 +29,7 @@ Records: TypeAlias = Mapping[Split, Mapping[str, Any]]
 _SPELLINGS_20 = {"shower curtain": "showercurtrain", "otherfurniture": "garbagebin"}
 _MAX_NUMBER = 999
 # Rows are moved in parts: new memory for all of them takes longer than the arithmetic.
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 16_384
 _HINT_SEGMENTS = "process the scene again, with its segments or with --compute-segments"
 # The programs store the number plus one as uint32.
 _OBJECT_IDS = range(2**32 - 1)

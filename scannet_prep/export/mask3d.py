@@ -75,10 +75,11 @@ def export_mask3d(
     columns.append(scene.instances)
     numbers = table_by_group({group.id: group.id + 1 for group in meta.groups}, none=0)
     truth_name = f"instance_gt/{mode}/{scene_id}.txt"
-    # Exact, because the sums are of integers.
-    colors = np.ascontiguousarray(scene.colors.T, np.int32)
-    means = colors.sum(axis=1) / 255 / len(scene.points)
-    mean_squares = (colors**2).sum(axis=1) / 255**2 / len(scene.points)
+    # How often each channel has each level, (3, 256). Exact, because the sums are of integers.
+    levels = np.arange(256)
+    counts = np.array([np.bincount(channel, minlength=256) for channel in scene.colors.T])
+    means = counts @ levels / 255 / len(scene.points)
+    mean_squares = counts @ levels**2 / 255**2 / len(scene.points)
     entry |= {
         "scene_type": meta.scene_type,
         "raw_description_filepath": raw + INFO.suffix,
