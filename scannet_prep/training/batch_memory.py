@@ -97,7 +97,7 @@ def hand_over(values: dict[str, Any]) -> tuple[Any, ...]:
         if np.may_share_memory(block.memory, values.get("offset")):
             with suppress(OSError):
                 return _share(values, block)
-    return (pickle.dumps(values),)
+    return pickle.dumps(values), (), None
 
 
 def _share(values: dict[str, Any], block: _Block) -> tuple[Any, ...]:
@@ -128,8 +128,8 @@ def _share(values: dict[str, Any], block: _Block) -> tuple[Any, ...]:
 
 def receive(
     content: bytes,
-    spans: Sequence[slice] = (),
-    shared: Any = None,  # noqa: ANN401 - a descriptor of multiprocessing
+    spans: Sequence[slice],
+    shared: Any,  # noqa: ANN401 - a descriptor of multiprocessing
 ) -> dict[str, Any]:
     """Return the values that a worker has handed over."""
     buffers = []

@@ -8,7 +8,6 @@ size into the same step, and shuffles the steps.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from typing import TypeAlias
 
 import numpy as np
@@ -48,14 +47,21 @@ def pack(lengths: Integers, max_points: int, world_size: int) -> Plan:
         max_points: Most vertices of a batch.
         world_size: Number of ranks.
     """
-    # Large scenes first, those of equal length by index.
-    order = np.argsort(-lengths, kind="stable")
-    batches = _pack_best_fit(order.tolist(), lengths.tolist(), max_points)
+    # Large scenes first, those of equal length by index. Each goes where it leaves the least room:
+    # the number of vertices that a batch can still take. A scene above the budget fills a batch.
+    filled = np.minimum(lengths, max_points)
+    rooms = np.full(len(lengths), max_points)
+    batches: Plan = [[] for _ in rooms]
+    for scene in np.argsort(-lengths, kind="stable").tolist():
+        fitting = np.where(rooms >= filled[scene], rooms, np.inf)
+        best = fitting.argmin()
+        # Negative beside a scene above the budget, so that no scene joins it.
+        rooms[best] -= lengths[scene]
+        batches[best].append(scene)
+    batches = [batch for batch in batches if batch]
 
-    # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks. A
-    # scene above the budget fills a batch.
-    filled_count = np.minimum(lengths, max_points).sum() / max_points
-    roomy_count = int(filled_count / _MAX_FILL)
+    # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks.
+    roomy_count = int(filled.sum() / max_points / _MAX_FILL)
     step_count = math.ceil(max(len(batches), roomy_count) / world_size)
     count = step_count * world_size
     # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
@@ -109,30 +115,6 @@ def make_plan(
     steps = generator.permuted(steps, axis=1)
     order = steps.ravel()
     return [packing[index] for index in order.tolist()]
-
-
-def _pack_best_fit(order: list[int], lengths: list[int], max_points: int) -> Plan:
-    """Pack scenes into few batches: each scene goes where it leaves the least room.
-
-    The room of a batch is the number of vertices that it can still take.
-    """
-    batches: Plan = []
-    # The room and the index of each batch, sorted.
-    rooms: list[tuple[int, int]] = []
-    for scene in order:
-        # The batch with the least room that is enough; -1 sorts before every index.
-        length = lengths[scene]
-        position = bisect_left(rooms, (length, -1))
-        if position < len(rooms):
-            room, index = rooms.pop(position)
-            batches[index].append(scene)
-        else:
-            room = max_points
-            index = len(batches)
-            batches.append([scene])
-        # The room beside a scene above the budget is negative, so no scene joins it.
-        insort(rooms, (room - length, index))
-    return batches
 
 
 def _exchange_scenes(
