@@ -225,6 +225,7 @@ def test_scenes_that_are_repeated_are_others_in_each_epoch():
         ),
         ({"rank": 2}, "found rank 2 and world size 2"),
         ({"rank": -1}, "found rank -1"),
+        ({"max_points": -1}, "max_points is -1"),
         ({"rank": 0, "world_size": None}, "world size None, expected both"),
     ],
 )

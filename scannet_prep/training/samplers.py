@@ -137,8 +137,8 @@ class PointBudgetBatchSampler(_RankSampler):
         rank, world_size: As given or found.
 
     Raises:
-        UsageError: `lengths` is something else; there are fewer scenes than ranks; or there are
-            several processes, and the rank of this one is unknown.
+        UsageError: `lengths` is something else; `max_points` is below 1; there are fewer scenes
+            than ranks; or there are several processes, and the rank of this one is unknown.
     """
 
     def __init__(
@@ -157,6 +157,8 @@ class PointBudgetBatchSampler(_RankSampler):
                 f"there are {scene_count} scenes for {self.world_size} ranks: some would be idle",
                 "train on fewer ranks, or with more scenes",
             )
+        if max_points < 1:
+            raise UsageError(f"max_points is {max_points}, expected at least 1")
         # Everything on which the plans depend, apart from the epoch.
         self._settings: dict[str, Any] = {
             "version": _STATE_VERSION,
