@@ -212,8 +212,10 @@ def _choose_makers(
     if layout.aligns_depth:
         makers["depth"] = partial(_align_depth, color_camera)
     if layout.uses_depth_camera:
-        intrinsics = depth_camera.intrinsic[:3, :3]
-        makers["pose"] = lambda frame: {"intrinsics": intrinsics, "pose": frame.pose}
+        makers["pose"] = lambda frame: {
+            "intrinsics": depth_camera.intrinsic[:3, :3],
+            "pose": frame.pose,
+        }
     return makers
 
 

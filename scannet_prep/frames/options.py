@@ -23,7 +23,7 @@ FrameContent: TypeAlias = Literal[
     "color", "depth", "pose", "labels", "instances", "vertices", "correspondences"
 ]
 
-FRAME_CONTENTS: tuple[FrameContent, ...] = get_args(FrameContent)
+FRAME_CONTENTS = get_args(FrameContent)
 STREAM = KINDS[".sens"]
 # The files that other contents than those of the stream come from.
 SOURCE_KINDS = {

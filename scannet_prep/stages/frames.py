@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -342,11 +342,10 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
         raise TransferError(str(failure), failure.hint)
 
 
-def _find_fetched(task: SceneTask, outcome: Any) -> list[Path]:  # noqa: ANN401 - or a Finding
+def _find_fetched(task: SceneTask, outcome: Any) -> Iterator[Path]:  # noqa: ANN401 - or a Finding
     """Find the tree that was fetched for a scene, if its frames are complete."""
-    if isinstance(outcome, Finding) or not outcome[1].has_files(task.path):
-        return []
-    return [task.source.parents[1]]
+    if not isinstance(outcome, Finding) and outcome[1].has_files(task.path):
+        yield task.source.parents[1]
 
 
 def _finish(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
