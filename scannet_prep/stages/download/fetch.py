@@ -10,10 +10,10 @@ loop above it, which knows the server: it alone decides what is requested when, 
 
 After five failures in a row, or if nothing else is left, the server may be down. Then a byte of a
 file is requested that the server has sent before. If it is served, the failures were those of the
-files, and are counted. If not, none is counted, and there is a pause, then half of the connections,
-in the end a single one. If they fail, too, the same happens again, and the next pause is longer.
-Later, each success makes the pauses shorter, then adds a connection. So a server that admits few
-requests receives few, and one that rejects most of them at random is still asked by several.
+files, and are counted. If not, none is counted, and after a pause, half as many requests are made
+at a time, in the end one. If they fail, too, the next pause is longer. Later, each success makes
+the pauses shorter, then adds a request at a time. So a server that admits few requests receives
+few, and one that rejects most of them at random is still asked by several connections.
 """
 
 from __future__ import annotations
