@@ -3,7 +3,6 @@
 import copy
 import inspect
 import pickle
-import re
 import traceback
 from pathlib import Path
 
@@ -78,18 +77,6 @@ def test_map_for_contributors_names_every_room():
     names = [f"{path.name}/" if path.is_dir() else path.name for path in paths]
 
     assert [name for name in names if f"`{name}`" not in page] == []
-
-
-def test_test_modules_import_at_most_five_modules_of_helpers_and_none_of_each_other():
-    paths = [*Path(__file__).parent.glob("*.py")]
-    helpers = {path.stem for path in paths if not path.name.startswith(("test_", "conftest"))}
-    assert len(helpers) <= 5
-
-    for path in paths:
-        imported = set(re.findall(r"^ *(?:from|import) (\w+)", path.read_text(), re.MULTILINE))
-        # A script that a test module runs may import from it.
-        strangers = {path.stem for path in paths} - helpers - {path.stem}
-        assert imported & strangers == set(), path
 
 
 @pytest.mark.parametrize("error_type", ERROR_TYPES)

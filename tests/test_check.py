@@ -48,8 +48,6 @@ def test_whole_files_are_accepted_and_cut_empty_or_foreign_ones_refused(tmp_path
     with pytest.raises(FileError, match="no such file"):
         read_raw_file(kind, tmp_path / "missing")
     damaged = {b"", b"<!DOCTYPE html><p>Not found", bytes(100), data[: len(data) // 2], b"{" * 5000}
-    if kind.content == "aggregation":
-        damaged.add(b'{"segGroups": [{"label": 5, "segments": []}]}')
     for content in damaged:
         path.write_bytes(content)
         with pytest.raises(FileError, match=r"any name: "):

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import plyfile
 import pytest
-from commands import TEST, TRAIN, VAL, digests, run_main, succeed
+from commands import TEST, TRAIN, VAL, run_main, succeed
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.errors import ContentError
@@ -54,6 +54,9 @@ def test_only_scenes_without_segments_get_those_of_their_mesh_and_a_mark(raw, pl
     np.testing.assert_array_equal(sample["segments"], scene.segments)
     assert sample["segments"].dtype == np.int32
     assert meta["segments_source"] == "computed"
+    stored = read_test_scene(plain).arrays()["meta"].item()
+    assert "compute" not in stored
+    assert "segments_source" not in stored
     marks = {name: entry["segments_source"] for name, entry in entries.items()}
     assert marks == {TRAIN: "release", VAL: "release", TEST: "computed"}
     for name in (f"train/{TRAIN}.npz", f"val/{VAL}.npz"):
@@ -67,21 +70,6 @@ def read_mesh(raw):
     ply = plyfile.PlyData.read(raw / f"scans_test/{TEST}/{TEST}{MESH.suffix}")
     positions = np.stack([ply["vertex"][axis] for axis in "xyz"], axis=1)
     return positions, np.stack(ply["face"]["vertex_indices"])
-
-
-def test_option_belongs_to_the_folder(raw, plain, computed):
-    before = digests(plain)
-    refused = run_main("process", raw, "-o", plain, "--compute-segments")
-    again = run_main("process", raw, "-o", computed, "--json")
-
-    assert refused.status == 2
-    assert "--compute-segments" in refused.stderr
-    assert digests(plain) == before
-    assert "--compute-segments" in again.json["options"]
-    assert not again.json["made"]
-    stored = read_test_scene(plain).arrays()["meta"].item()
-    assert "compute" not in stored
-    assert "segments_source" not in stored
 
 
 def test_view_says_which_segments_are_computed(computed, tmp_path):

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from commands import TRAIN, raw_file, run_main, succeed
+from commands import TRAIN, raw_file, succeed
 from numpy.lib.stride_tricks import sliding_window_view
 from tiny import LOST, encode_stream, make_intrinsic, make_pose
 
-from scannet_prep import ScanNet
 from scannet_prep.base.images import encode_jpeg
 from scannet_prep.base.ply import encode_ply
 from scannet_prep.errors import FileError
-from scannet_prep.frames import FrameFolder, camera_in, project
+from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release
 
 SIZE = (64, 48)
@@ -113,23 +112,3 @@ def test_concerto_gets_the_pixels_within_a_centimetre_of_a_vertex(raw_dir):
     order = correspondences[:, 1] * SIZE[0] + correspondences[:, 0]
     assert (np.diff(order) > 0).all()
     assert np.load(folder / "correspondence/1.npy").shape == (0, 3)
-
-
-@pytest.mark.parametrize("words", [[], ["--align-axis"]])
-def test_vertices_of_pixels_are_those_of_processed_scenes(tmp_path, words):
-    write_release(tmp_path / "raw", [TRAIN], vertices=8_000, frames=3)
-    run_main("process", tmp_path / "raw", "-o", tmp_path / "processed", *words)
-    (sample,) = ScanNet(tmp_path / "processed", split="train")
-    scene = extract(tmp_path / "raw", "--with", "depth", "vertices")
-    for frame in scene:
-        vertices = frame.read("vertices")
-        rows, columns = np.nonzero(vertices >= 0)
-        assert len(rows) > 0.9 * vertices.size
-        points = sample["points"][vertices[rows, columns]]
-        camera = scene.depth_camera
-        view = (camera_in(sample, frame.pose), camera.intrinsic, camera.size)
-        pixels, is_inside = project(points, *view)
-        # At the resolution of this mesh, vertices are up to 10 cm apart.
-        differences = pixels[is_inside] - np.column_stack([columns, rows])[is_inside]
-        assert np.abs(differences.mean(axis=0)).max() < 0.5
-        assert np.abs(differences).mean() < 5

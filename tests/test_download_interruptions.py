@@ -2,16 +2,14 @@
 certificates, proxies, and a real nginx."""
 
 import contextlib
-import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import time
 
 import pytest
-from commands import Outcome, digests, run_main, start_command, succeed
+from commands import Outcome, digests, find_program, run_main, start_command, succeed
 from release_server import (
     MESH,
     ROOT,
@@ -33,8 +31,6 @@ from release_server import (
 
 from scannet_prep.errors import TransferError
 from scannet_prep.raw.lock import read_tree_lock
-
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
 
 
 def partial_sizes(data_dir):
@@ -219,7 +215,7 @@ def nginx(folder, **settings):
     """Run nginx; in the `with` block, it accepts connections."""
     config_path = folder / "nginx.conf"
     config_path.write_text(NGINX_CONFIG.format(folder=folder, **settings))
-    command = [str(NGINX), "-p", folder, "-c", config_path, "-e", folder / "error.log"]
+    command = [find_program("nginx"), "-p", folder, "-c", config_path, "-e", folder / "error.log"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
         wait_until(lambda: is_listening(settings["port"]), process)
         try:

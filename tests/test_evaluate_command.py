@@ -187,12 +187,12 @@ NO_TASK = "lists of masks need --task instance"
 NO_MASK = "expected a path, id and confidence"
 FAULTS = [
     ("semantic", TEXT, b"1\n2\n", "prediction: found 2 vertices, expected 2,500"),
-    ("semantic", TEXT, b"1\nchair\n", f"found 'chair', {NO_NUMBER}"),
     ("semantic", TEXT, b"3\n5.0\n", f"found '5.0', {NO_NUMBER}"),
     ("semantic", TEXT, b"1\nx\n1\n", f"found 'x', {NO_NUMBER}"),
     ("semantic", TEXT, b"1-2\n", "found '1-2\\n', expected whole numbers"),
     ("semantic", TEXT, b"a.txt 5 1\n", f"found 'a.txt', {NO_NUMBER} fmt='%d'; {NO_TASK}"),
-    ("semantic", TRAIN_IDS, np.array([{}]), "cannot be read as .npy"),
+    ("semantic", TRAIN_IDS, np.array([{}]), "cannot be read as .npy: Object arrays cannot be"),
+    ("semantic", TRAIN_IDS, b"", "cannot be read as .npy: No data left in file"),
     ("semantic", SCORES, {"scores": np.zeros(3)}, "cannot be read as .npz: 'prob is not a file"),
     ("semantic", SCORES, {"prob": np.full((2500, 21), np.nan)}, NO_SCORES),
     ("semantic", SCORES, {"prob": np.zeros((2500, 0))}, "prob: found float64 (2500, 0), expected"),
@@ -207,6 +207,7 @@ FAULTS = [
     ),
     ("instance", TEXT, b"b.txt 5 0.5\n", "mask b.txt: found 2 vertices, expected 2,500"),
     ("instance", ARRAYS, {"masks": 1, "labels": [3]}, "cannot be read as .npz: 'scores is not"),
+    ("instance", ARRAYS, b"PK\3\4 cut off", "cannot be read as .npz: File is not a zip file"),
 ]
 
 
@@ -288,7 +289,9 @@ def test_evaluate_and_view_name_the_numbering_of_instances_without_wall_and_floo
     note = "warning: all predictions have the class chair: --class-agnostic scores masks alone\n"
     assert (one_class.status, one_class.stderr) == (0, note)
     page = ("-o", tmp_path / "page.html", "--source", place, "--task", "instance")
-    assert name in run_main("view", SCENE, "--pred", tmp_path / "pred", *page).stderr
+    refused = run_main("view", SCENE, "--pred", tmp_path / "pred", *page)
+    assert refused.stderr.startswith(f"error: {tmp_path / 'pred' / f'{SCENE}.npz'}: ")
+    assert name in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,6 @@ def test_commands_on_dask_make_the_same_bytes(raw, expected, tmp_path, scheduler
     [
         (["--dask", "node01"], "missing port number in address 'node01'"),
         (["--dask", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9: no scheduler answers"),
-        (["--dask", "tcp://127.0.0.1:9", "--jobs", "2"], "not allowed with argument --dask"),
     ],
 )
 def test_dask_options_that_cannot_be_used_are_refused(raw, tmp_path, monkeypatch, words, problem):

@@ -57,17 +57,6 @@ def test_message_of_an_error_does_not_repeat_its_subject(error, subject, message
     assert finding.trace == ""
 
 
-def test_bug_keeps_its_traceback():
-    try:
-        int("x")
-    except ValueError as error:
-        finding = Finding.from_error(error, Path("a.ply"))
-
-    assert finding.is_error
-    assert "please report this" in finding.hint
-    assert 'int("x")' in finding.trace
-
-
 def test_findings_are_sorted_by_severity_and_scene():
     note = msgspec.structs.replace(FINDING, severity="note")
     other = msgspec.structs.replace(FINDING, scene_id="scene0001_00")

@@ -43,10 +43,9 @@ def test_zip_file_with_any_flipped_bit_is_complete_or_damaged(tmp_path, compress
             assert {archive.read(member) for member in archive.infolist()} == expected, index
 
 
-def test_damaged_zip_files_and_members_are_refused(tmp_path):
+def test_directory_that_lists_too_few_members_is_refused(tmp_path):
     path = tmp_path / "file.zip"
     whole = make_zip(zipfile.ZIP_STORED)
-    inside = whole.replace(b"second", b"sec0nd")
     # The name of the first entry of the directory contains the second entry.
     entry = whole.index(b"PK\x01\x02")
     length = whole.rindex(b"PK\x01\x02") - entry - 46
@@ -56,10 +55,7 @@ def test_damaged_zip_files_and_members_are_refused(tmp_path):
     with zipfile.ZipFile(path, "w"):
         empty = path
     cases = [
-        (b"", "is not a zip file, or is truncated"),
-        (whole[:-30], "is not a zip file, or is truncated"),
         (empty.read_bytes(), "it lists 0 files"),
-        (inside, r"'label-filt/1\.png' in it is damaged: Bad CRC-32"),
         (swallowed, "it lists 1 files, expected 2"),
     ]
     for data, problem in cases:

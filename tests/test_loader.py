@@ -7,7 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from commands import count_descriptors
 from oracles import check_same
@@ -54,14 +53,6 @@ def make_loader(source, workers, transform=RANDOM, join=collate, **options):
 def two_epochs(training_folder):
     """The batches of two epochs, without workers."""
     return list(epochs_of(make_loader(training_folder, 0), range(2)))
-
-
-def test_each_epoch_has_every_scene_once_in_other_batches(two_epochs):
-    half = len(two_epochs) // 2
-    for epoch in (two_epochs[:half], two_epochs[half:]):
-        assert sorted(scene_id for batch in epoch for scene_id in batch["scene_ids"]) == TRAIN
-    assert not np.array_equal(two_epochs[0]["points"], two_epochs[half]["points"])
-    assert max(batch["inverse_offset"][-1] for batch in two_epochs) <= 1600
 
 
 @pytest.mark.parametrize(

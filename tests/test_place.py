@@ -11,7 +11,6 @@ from commands import (
     TRAIN,
     VAL,
     edit_json,
-    leave_unfinished,
     raw_file,
     repeat_groups,
     run_main,
@@ -198,14 +197,3 @@ def test_info_describes_each_kind_of_place(root, monkeypatch):
         assert set(info(root / name)["scene_ids"]) <= set(SCENES)
         _, *lines = run_main("info", root / name).stdout.splitlines()
         assert max(len(line) for line in lines if "  " in line) <= 60
-
-
-def test_unfinished_folder_is_refused(out_dir):
-    leave_unfinished(out_dir)
-
-    for command in ("info", "verify"):
-        outcome = run_main(command, out_dir)
-        assert outcome.status == 1
-        assert "processing has not finished" in outcome.stderr
-    with pytest.raises(FileError, match="processing has not finished"):
-        ScanNet(out_dir, split="train")

@@ -98,6 +98,7 @@ def test_folder_keeps_its_options_until_all_of_it_is_made_again(raw_dir, aligned
     made_with = "--scannet200 --align-axis --no-faces --labels-from aggregation"
     assert kept.json["options"].startswith(made_with)
     options = ["--no-scannet200", "--no-align-axis", "--faces", "--labels-from=ply"]
+    options.append("--compute-segments")
     parts = [f"--scenes {TRAIN}", "--splits val", "--limit 1"]
     for line in options + [f"--faces --force {part}" for part in parts]:
         refused = process(raw_dir, aligned_dir, *line.split())

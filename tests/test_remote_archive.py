@@ -7,7 +7,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from commands import TRAIN, read_tree, span, succeed, unpack_file
+from commands import read_tree, succeed, unpack_file
 from release_server import (
     Cut,
     Gzip,
@@ -27,9 +27,8 @@ from release_server import (
 )
 
 from scannet_prep import ScanNet
-from scannet_prep.archive.format import open_archive
 from scannet_prep.archive.frames import open_source
-from scannet_prep.errors import ArchiveError, TransferError
+from scannet_prep.errors import TransferError
 from scannet_prep.remote import archive as remote_archive
 
 PATH = "/a b.tar.zst"
@@ -130,28 +129,6 @@ def test_each_process_connects_itself(method, server):
     connections = [request.connection for request in server.requests()]
     assert len(set(connections)) == 3
     assert len(set(connections[1::2])) == 1
-
-
-def test_no_flipped_bit_on_the_way_gives_a_wrong_file(server, packed_dir):
-    server.files[PATH] = packed_dir / "processed.tar.zst"
-    archive = open_archive(server.origin + PATH.replace(" ", "%20"))
-    start, end = span(packed_dir / "processed.tar.zst", TRAIN)
-    expected = dict(archive.iter_files(TRAIN))
-    dice = random.Random(0)
-
-    def flip(_request, content):
-        flipped = bytearray(content)
-        flipped[dice.randrange(start, end)] ^= 1
-        return bytes(flipped)
-
-    server.change = flip
-    for _ in range(100):
-        try:
-            assert dict(archive.iter_files(TRAIN)) == expected
-        except ArchiveError as error:
-            assert f"{TRAIN}: is damaged" in error.message  # noqa: PT017
-    server.change = lambda _request, content: content
-    assert dict(archive.iter_files(TRAIN)) == expected
 
 
 def test_dataset_and_commands_read_a_web_server(server, whole_dir, packed_dir, tmp_path):

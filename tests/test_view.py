@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from functools import partial
 
 import numpy as np
 import pytest
@@ -195,26 +194,6 @@ def test_wrong_arguments_are_refused_before_a_file_is_written(predictions, words
     assert problem in outcome.stderr
     assert "hint: " in outcome.stderr or status == 1
     assert list_files(predictions) == []
-
-
-@pytest.mark.parametrize(
-    ("ending", "ids", "problem"),
-    [
-        # 22 is ceiling, which is none of the 20 classes.
-        (".txt", np.tile([0, 39, 41, 22], 500), "(nyu40 ids): 22, 41"),
-        (".npy", np.repeat([0, 20, -1], [1000, 700, 300]), "(ScanNet20 train ids): 20"),
-    ],
-)
-def test_prediction_with_wrong_ids_is_refused_by_name(folder, ending, ids, problem):
-    save = np.save if ending == ".npy" else partial(np.savetxt, fmt="%d")
-    save(folder / f"{VAL}{ending}", ids)
-
-    outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
-
-    assert outcome.status == 1
-    assert problem in outcome.stderr
-    assert f"{VAL}{ending}" in outcome.stderr
-    assert not (folder / f"{VAL}.png").exists()
 
 
 def test_damaged_scene_and_empty_place_are_refused(folder, root):

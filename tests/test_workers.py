@@ -149,6 +149,7 @@ def test_killed_workers_and_bugs_fail_only_their_own_tasks(tmp_path, jobs):
     assert "--jobs" in failures["kill a"].hint
     assert failures["kill a"].subject == "folder of kill a"
     assert "in act\n" in failures["bug"].trace
+    assert "please report this" in failures["bug"].hint
     assert failures["bad file"].subject == "a.ply"
     assert failures["bad file"].trace == ""
     assert pids_in(tmp_path)
