@@ -3,7 +3,7 @@
 Shows what a bug report should contain: versions; the cores, memory and open
 files that may be used; file systems, their locks and free space; proxies; the
 server; the scenes of PLACE; GPUs. A check that does not answer within 7 s is a
-problem, and the others are still made. verify checks the scenes themselves.
+problem, and the other checks still run. verify checks the scenes themselves.
 
 Each line is ok, a note (worth knowing), or a problem (it will cause failures)
 with what to do about it. The exit status is 0, or 3 if there are problems. A

@@ -10,7 +10,7 @@ have changed. A folder has one set of options, which a later command need not
 repeat. Each scene has a frames.json with the numbers of its frames, its
 cameras, and a checksum of every file.
 
-Scenes without a stream are left out. All streams together have 1.2 TB: download
+Scenes without a stream are left out. All streams together take 1.2 TB: download
 those of some scenes, as in the last example, or let --fetch download, extract
 and remove one after the other.
 

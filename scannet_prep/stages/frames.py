@@ -63,7 +63,7 @@ _STREAMS_NAME = ".scannet-prep-streams"
 _ALL_SCENES = Selection()
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_STREAMS = (
-    "download those of some scenes, with --types .sens --scenes: all of them have 1.2 TB, each "
+    "download those of some scenes, with --types .sens --scenes: all of them take 1.2 TB, each "
     "about 0.8 GB; for 2D labels, add _2d-label-filt.zip and _2d-instance-filt.zip to --types"
 )
 
