@@ -179,7 +179,12 @@ def _find_middles(old_count: int, new_count: int) -> NDArray[np.int64]:
     return odd_numbers * old_count // (2 * new_count)
 
 
-def _decode(data: bytes, size: tuple[int, int], *formats: str, only_header: bool = False) -> Any:  # noqa: ANN401 - an image of Pillow
+def _decode(
+    data: bytes,
+    size: tuple[int, int],
+    *formats: str,
+    only_header: bool = False,
+) -> Any:  # noqa: ANN401 - an image of Pillow
     """Decode an image of one of these formats, `JPEG` or `PNG`, or only its header, with Pillow.
 
     Raises:

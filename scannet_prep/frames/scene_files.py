@@ -57,7 +57,11 @@ _COLMAP_IMAGE = "%d %s %s %s %s %s %s %s 1 %06d.jpg\n"
 _COLMAP_POINT = "%d %s %s %s %d %d %d 0"
 
 
-def save(write: Callable[..., None], *values: Any, **named: Any) -> bytes:  # noqa: ANN401 - of NumPy
+def save(
+    write: Callable[..., None],
+    *values: Any,  # noqa: ANN401 - of NumPy
+    **named: Any,  # noqa: ANN401 - of NumPy
+) -> bytes:
     """Encode values with a function of NumPy that writes them into a file."""
     file = io.BytesIO()
     write(file, *values, **named)
