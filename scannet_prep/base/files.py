@@ -293,7 +293,11 @@ def make_directory(path: Path) -> None:
         OutputError: It cannot be created.
     """
     with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            problem = "is no folder, or a link that leads nowhere, expected a folder"
+            raise OutputError(f"{path}: {problem}") from None
 
 
 @contextmanager
