@@ -28,8 +28,9 @@ Records: TypeAlias = Mapping[Split, Mapping[str, Any]]
 # Names in the programs that are not those of ScanNet20.
 _SPELLINGS_20 = {"shower curtain": "showercurtrain", "otherfurniture": "garbagebin"}
 _MAX_NUMBER = 999
-# Rows are moved in parts: new memory for all of them takes longer than the arithmetic.
-_ROWS_AT_ONCE = 16_384
+# Rows are moved in parts that are small enough to use the same memory again: new memory takes
+# longer than the arithmetic.
+_ROWS_AT_ONCE = 8192
 _HINT_SEGMENTS = "process the scene again, with its segments or with --compute-segments"
 # The programs store the number plus one as uint32.
 _OBJECT_IDS = range(2**32 - 1)
@@ -78,7 +79,8 @@ def _move(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[np.float32]:
     moved = np.empty(rows.shape, np.float32)
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        moved[part] = move_columns(rows[part].T.astype(np.float64), matrix).T
+        columns = np.ascontiguousarray(rows[part].T, np.float64)
+        moved[part] = move_columns(columns, matrix).T
     return moved
 
 

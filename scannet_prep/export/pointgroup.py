@@ -58,8 +58,7 @@ def export_pointgroup(
         files[f"superpoints/{name}.pth"] = _encode_pth(segments_of(scene))
     if split is not Split.TEST:
         # Walls and floors first.
-        is_thing = label_set.things.__contains__
-        order = sorted(range(len(label_set)), key=is_thing)
+        order = sorted(range(len(label_set)), key=label_set.things.__contains__)
         # By train id; the last entry is for -1.
         table = np.append(np.argsort(order), -100.0)
         raw_ids = vertex_raw_ids(scene, label_set)
