@@ -349,9 +349,9 @@ def test_letters_that_the_terminal_lacks_are_escaped(whole_dir, tmp_path):
 
 
 def test_error_on_terminal_escapes_control_characters(tmp_path):
-    _, shown = run_on_terminal([*COMMAND, "info", tmp_path / "a\x1b[2Jb"])
+    _, shown = run_on_terminal([*COMMAND, "info", tmp_path / "a\x1b[2J\nb"])
 
-    assert shown.startswith(f"error: {tmp_path}/a\\x1b[2Jb: ")
+    assert shown.startswith(f"error: {tmp_path}/a\\x1b[2J\\x0ab: ")
 
 
 def test_quiet_command_prints_failures_only(whole_dir, raw_dir, tmp_path):

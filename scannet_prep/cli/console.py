@@ -128,7 +128,9 @@ class Console(Progress):
         # Without doubles, in order.
         hints = {}
         for finding in shown:
-            self.warn(f"{finding.severity}: {finding}")
+            line = f"{finding.severity}: {finding}"
+            # A name with a line feed must not look like another finding.
+            self.warn(line.replace("\n", "\\x0a"))
             if finding.trace:
                 self.warn(finding.trace)
             if finding.hint:
