@@ -36,6 +36,7 @@ from scannet_prep.processed.manifest import (
 )
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.stages import pack
+from scannet_prep.synthetic import write_release
 
 TRAIN = "scene0000_00"
 VAL = "scene0011_00"
@@ -119,6 +120,23 @@ def succeed(*words, run=run_main, **options):
     outcome = run(*words, **options)
     assert outcome.status == 0, (words, outcome)
     return outcome
+
+
+def make_processed(folder, scene_ids, *words, **options):
+    """Make synthetic scenes in `raw` of a folder, and process them into `processed`.
+
+    Args:
+        folder: The folder.
+        scene_ids: The scenes.
+        words: Arguments of `process`.
+        options: Options of `write_release`.
+
+    Returns:
+        The processed folder.
+    """
+    write_release(folder / "raw", scene_ids, **options)
+    succeed("process", folder / "raw", "-o", folder / "processed", *words)
+    return folder / "processed"
 
 
 def copy_scene(scene, scene_ids):

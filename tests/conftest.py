@@ -22,8 +22,8 @@ from commands import (
     SCENES,
     TREE,
     find_program,
+    make_processed,
     pack_tree,
-    succeed,
     write_tree,
 )
 from hypothesis import settings
@@ -164,8 +164,7 @@ def pytest_make_collect_report(collector):
 def whole_dir(tmp_path_factory):
     """A raw tree, `raw`, and a processed folder, `processed`; not to be changed."""
     directory = tmp_path_factory.mktemp("whole")
-    write_release(directory / "raw", SCENES, vertices=600)
-    succeed("process", directory / "raw", "-o", directory / "processed")
+    make_processed(directory, SCENES, vertices=600)
     return directory
 
 

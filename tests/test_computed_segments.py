@@ -54,6 +54,7 @@ def test_only_scenes_without_segments_get_those_of_their_mesh_and_a_mark(raw, pl
     np.testing.assert_array_equal(sample["segments"], scene.segments)
     assert sample["segments"].dtype == np.int32
     assert meta["segments_source"] == "computed"
+    assert scene.meta.options.flags.endswith(" --compute-segments")
     stored = read_test_scene(plain).arrays()["meta"].item()
     assert "compute" not in stored
     assert "segments_source" not in stored

@@ -21,6 +21,7 @@ from commands import (
     PLAIN_COMMAND,
     flip_scene,
     limited,
+    make_processed,
     run_main,
     start_command,
     succeed,
@@ -31,7 +32,6 @@ from release_server import ReleaseServer, Status, at, ending
 from scannet_prep import official_scenes
 from scannet_prep.base import files
 from scannet_prep.base.files import run_lock
-from scannet_prep.synthetic import write_release
 
 TRAIN_IDS = official_scenes("train")[:5]
 BAD = str(official_scenes("val")[0])
@@ -48,10 +48,8 @@ RECORDS = {"manifest.json", "scannet.lock", "export.json", "frames.json"}
 def sources(tmp_path_factory):
     """A raw tree with streams, a processed folder, an archive, and a server; not to be changed."""
     folder = tmp_path_factory.mktemp("sources")
-    write_release(folder / "raw", SCENES, vertices=2_000, frames=3)
-    succeed("process", folder / "raw", "-o", folder / "processed")
-    words = ("pack", folder / "processed", "-o", folder / "scannet.tar.zst")
-    succeed(*words)
+    processed = make_processed(folder, SCENES, vertices=2_000, frames=3)
+    succeed("pack", processed, "-o", folder / "scannet.tar.zst")
     with ReleaseServer(folder / "raw", request_latency_s=0.01) as server:
         yield folder, server
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from commands import TEST, copy_scene, run_main, succeed, write_processed
+from commands import TEST, copy_scene, make_processed, run_main, succeed, write_processed
 
 from scannet_prep import (
     SCANNET20,
@@ -23,7 +23,6 @@ from scannet_prep.evaluation import (
     InstanceTruth,
     SemanticScores,
 )
-from scannet_prep.synthetic import write_release
 
 VAL = ("scene0011_00", "scene0011_01", "scene0015_00")
 SCENE = VAL[0]
@@ -34,10 +33,7 @@ WRONG_SHARES = {VAL[0]: 0.0, VAL[1]: 0.8, VAL[2]: 0.4}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    root = tmp_path_factory.mktemp("evaluation")
-    write_release(root / "raw", VAL, vertices=VERTICES)
-    succeed("process", root / "raw", "-o", root / "processed")
-    return root / "processed"
+    return make_processed(tmp_path_factory.mktemp("evaluation"), VAL, vertices=VERTICES)
 
 
 @pytest.fixture
@@ -297,11 +293,9 @@ def test_evaluate_and_view_name_the_numbering_of_instances_without_wall_and_floo
 @pytest.fixture(scope="module")
 def submission_place(tmp_path_factory):
     """A processed folder of all test scenes, which have the same content."""
-    root = tmp_path_factory.mktemp("submission")
-    write_release(root / "raw", [TEST], vertices=500)
-    succeed("process", root / "raw", "-o", root / "one")
-    scene = read_processed(root / f"one/test/{TEST}.npz")
-    return write_processed(root / "processed", copy_scene(scene, official_scenes("test")))
+    one = make_processed(tmp_path_factory.mktemp("submission"), [TEST], vertices=500)
+    scene = read_processed(one / f"test/{TEST}.npz")
+    return write_processed(one.with_name("all"), copy_scene(scene, official_scenes("test")))
 
 
 def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_folders(
@@ -357,8 +351,8 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     problem = f"{path.parent}: has no semantic predictions of 1 of 100 scenes: scene0707_00"
     renamed = path.rename(path.with_name("SCENE0707_00.npy"))
     check_refused(1, f"{problem}\nhint: did you mean SCENE0707_00.npy?")
-    problem = f"one: has no scene {official_scenes(Split.TEST)[1]} and 98 more in test"
-    check_refused(2, problem, submission_place.with_name("one"))
+    problem = f"processed: has no scene {official_scenes(Split.TEST)[1]} and 98 more in test"
+    check_refused(2, problem, submission_place.with_name("processed"))
     renamed.rename(tmp_path / "limited/scene0707_00.npy")
     check_refused(1, f"has predictions in {tmp_path}/limited, {tmp_path}/limited/100, ")
 

@@ -10,10 +10,17 @@ import zipfile
 
 import pytest
 import yaml
-from commands import ACTIONLINT_DIR, PYTHON, REPOSITORY_DIR, find_program, run_words, succeed
+from commands import (
+    ACTIONLINT_DIR,
+    PYTHON,
+    REPOSITORY_DIR,
+    find_program,
+    make_processed,
+    run_words,
+    succeed,
+)
 
 from scannet_prep.base.version import VERSION
-from scannet_prep.synthetic import write_release
 
 tomllib = pytest.importorskip("tomllib", reason="this Python has no tomllib")
 
@@ -181,9 +188,8 @@ def test_workflows_may_only_read_and_publish_without_a_password():
 
 
 def test_steps_for_windows_work_without_what_windows_lacks(tmp_path):
-    write_release(tmp_path / "raw", ["scene0191_00", "scene0568_00"], vertices=600)
-    words = ("process", "raw", "-o", "processed", "--scannet200", "--align-axis")
-    succeed(*words, cwd=tmp_path)
+    scene_ids = ("scene0191_00", "scene0568_00")
+    make_processed(tmp_path, scene_ids, "--scannet200", "--align-axis", vertices=600)
     run = run_windows_steps(tmp_path)
     assert [program for program, _ in run] == ["scannet-prep"] * 3 + ["python"]
     for step, outcome in run:

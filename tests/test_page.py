@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from commands import TRAIN, succeed
+from commands import TRAIN, make_processed
 from PIL import Image
 
 from scannet_prep.evaluation.overlaps import InstancePrediction
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20
-from scannet_prep.synthetic import write_release
 from scannet_prep.view.coloring import UNLABELED_COLOR, Coloring, color_segments, view_scene
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.predictions import Prediction, Truth, color_predictions
@@ -52,10 +51,8 @@ BOX = "() => { const { low, high } = viewer.drawing.box; return [low, high]; }"
 @pytest.fixture(scope="module")
 def processed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    write_release(folder / "raw", [TRAIN], vertices=8000)
-    words = ("process", folder / "raw", "-o", folder / "out", "--faces", "--align-axis")
-    succeed(*words)
-    return read_processed(folder / f"out/train/{TRAIN}.npz")
+    out_dir = make_processed(folder, [TRAIN], "--faces", "--align-axis", vertices=8000)
+    return read_processed(out_dir / f"train/{TRAIN}.npz")
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from commands import TRAIN, run_main
+from commands import TRAIN, make_processed
 from numpy.lib.stride_tricks import sliding_window_view
 from tiny import LOST, make_intrinsic, make_pose
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import UsageError
 from scannet_prep.frames import camera_in, project
-from scannet_prep.synthetic import make_scene, write_release
+from scannet_prep.synthetic import make_scene
 from scannet_prep.synthetic.frames import COLOR_CAMERA, DEPTH_CAMERA, render_frames
 from scannet_prep.transforms import Rotate
 
@@ -97,15 +97,14 @@ def test_visible_points_have_the_colors_and_objects_of_rendered_images():
 
 @pytest.mark.parametrize("words", [[], ["--align-axis"]])
 def test_camera_in_a_scene_is_aligned_if_its_points_are(tmp_path, words):
-    write_release(tmp_path / "raw", [TRAIN], vertices=600)
-    run_main("process", tmp_path / "raw", "-o", tmp_path / "out", *words)
-    (sample,) = ScanNet(tmp_path / "out", split="train")
-    (moved,) = ScanNet(tmp_path / "out", split="train", transform=Rotate())
+    place = make_processed(tmp_path, [TRAIN], *words, vertices=600)
+    (sample,) = ScanNet(place, split="train")
+    (moved,) = ScanNet(place, split="train", transform=Rotate())
     expected = sample["axis_alignment"] @ make_pose(2) if words else make_pose(2)
 
     assert camera_in(sample, make_pose(2)) == pytest.approx(expected)
     with pytest.raises(UsageError, match="tracking was lost"):
         camera_in(sample, LOST)
-    for place in (dict(sample), moved):
+    for other in (dict(sample), moved):
         with pytest.raises(UsageError, match="does not record is_aligned and axis_alignment"):
-            camera_in(place, np.eye(4))
+            camera_in(other, np.eye(4))

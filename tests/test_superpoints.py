@@ -57,7 +57,6 @@ def test_segments_of_six_vertices_are_those_by_hand(faces, threshold, min_vertic
     assert segment(POINTS, faces, threshold, min_vertices) == expected
 
 
-FAR = (9, 9, 9)
 # Vertices 4 to 7 are on a line, so faces of them have no area.
 LINE = [*tiny.POSITIONS, (2, 1, 1), (3, 1, 1)]
 
@@ -67,8 +66,6 @@ LINE = [*tiny.POSITIONS, (2, 1, 1), (3, 1, 1)]
     [
         ([], [], 20, []),
         (POINTS, [], 20, [0, 1, 2, 3, 4, 5]),
-        ([FAR, *POINTS, FAR], FACES + 1, 20, [0, 1, 1, 1, 1, 1, 1, 2]),
-        ([*POINTS, FAR, (9, 8, 9), (8, 9, 9)], [*FACES, (6, 7, 8)], 20, [*TOGETHER, 1, 1, 1]),
         (LINE, [*FACES, (5, 6, 6)], 2, [*FLOOR_AND_WALL, 1, 2]),
         # All edges of 0 and 5 have no weight, and come last: 1-2 and 3-4 are joined before.
         (POINTS, [(0, 5, 5), *FACES], 2, [0, 1, 1, 2, 2, 0]),
