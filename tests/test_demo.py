@@ -77,6 +77,12 @@ def test_submission_can_be_rehearsed_on_the_demo(demo):
     assert "ScanNet200, test: 100 scenes" in outcome.stdout
 
 
+def test_segments_of_all_scenes_of_the_demo_can_be_computed(demo):
+    folder, _, _ = demo
+    words = ("--compute-segments", "-o", folder / "segments")
+    assert run_main("process", folder / "data/demo/ScanNet", *words).status == 0
+
+
 def test_demo_refuses_folder_that_it_did_not_make(tmp_path):
     (tmp_path / "ScanNet").mkdir()
 
