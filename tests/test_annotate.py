@@ -365,7 +365,7 @@ def test_ids_may_be_strings_and_those_that_are_null_or_unknown_are_counted():
     assert counts == {WarningKind.NULL_SEGMENTS: 2, WarningKind.UNKNOWN_SEGMENTS: 4}
 
 
-@pytest.mark.parametrize("group_ids", [(None, 1), (7, 7), (0, 40_000), (-1, 0)])
+@pytest.mark.parametrize("group_ids", [(None, 1), (7, 7), (0, 40_000), (-1, 0), (10**40, 0)])
 def test_unusable_group_ids_are_replaced_by_the_file_order(group_ids):
     groups = [
         group(number, [segment], "chair") for number, segment in zip(group_ids, (0, 2), strict=True)

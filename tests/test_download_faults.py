@@ -259,6 +259,7 @@ def test_received_bytes_are_kept_for_the_next_run(server, tmp_path, fault, reaso
         (Stall(), 4, MESH, 3),
         (Redirect(), 4, MESH, 31 * 3),
         (Redirect(origin="file:///etc"), 4, MESH, 3),
+        (Redirect(origin="http://[::1"), 4, MESH, 3),
     ],
 )
 def test_files_that_always_fail_cost_their_tries_and_stop_no_other(

@@ -84,6 +84,7 @@ REFUSALS = [
     ("export processed -o damaged --format pointcept", 1, "is damaged, or not a file of this"),
     ("export processed -o new --format votenet --splits test", 2, "test scenes have no annotation"),
     ("export processed -o new --format mask3d --splits test", 2, "test scenes have no segments"),
+    ("export processed -o new --format ply --scenes scene0009_00", 2, "has no scene scene0009_00"),
     ("export processed --format pointcept --label-set scannet200", 2, "no choice of a label set"),
     (
         "export processed --format benchmark-gt --aligned",
