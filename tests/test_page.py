@@ -455,6 +455,7 @@ def test_controls_and_legend_fit_into_the_window(show, path, width, height):
 
 def test_fingers_select_turn_and_zoom(show, path):
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    tablet = phone | {"viewport": {"width": 1200, "height": 760}}
     shown = show(path, **phone).wait()
     (box,) = boxes_of(shown, "#picture")
     x, y = box.x + 190, box.y + 150
@@ -477,6 +478,10 @@ def test_fingers_select_turn_and_zoom(show, path):
     touch("touchMove", (x - 60, y), (x + 60, y))
     touch("touchEnd")
     assert view_of(shown)[3] < turned[3]
+
+    # Two notes and a button leave the names whole.
+    names = boxes_of(show(path, "#color=prediction&color=prediction-2", **tablet).wait(), "li b")
+    assert {box.height for box in names} == {names[0].height}
 
 
 def test_all_controls_have_names_and_are_reached_by_tab(shown):
