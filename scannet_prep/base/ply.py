@@ -41,6 +41,6 @@ def encode_ply(
     if faces is not None:
         header += [f"element face {len(faces)}", "property list uchar int vertex_indices"]
         counts = np.full(len(faces), 3, np.uint8)
-        body.append(np.rec.fromarrays([counts, *faces.T]))
+        body.append(np.rec.fromarrays([counts, faces], formats="u1, 3<i4"))
     header.append("end_header\n")
     return ["\n".join(header).encode("ascii"), *body]
