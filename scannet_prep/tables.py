@@ -67,7 +67,7 @@ def scenes(place: str | Path) -> pd.DataFrame:
     """
     opened = open_processed(place)
     rows = []
-    for scene_id, entry in opened.entries.items():
+    for scene_id, entry in opened.manifest.scenes.items():
         points = opened.open_arrays(scene_id).read("points")
         x_m, y_m, z_m = np.ptp(points, axis=0).astype(np.float64).round(4).tolist()
         # A number for the square of each vertex: x + 2^26 y, in squares, which float64 represents
@@ -90,7 +90,7 @@ def scenes(place: str | Path) -> pd.DataFrame:
                 "warnings": "; ".join(warning.text for warning in entry.warnings),
             }
         )
-    return pd.DataFrame(rows, pd.Index(list(opened.entries), name="scene"))
+    return pd.DataFrame(rows, pd.Index(list(opened.manifest.scenes), name="scene"))
 
 
 def classes(
@@ -126,7 +126,7 @@ def classes(
     chosen = parse_label_set(label_set or opened.options.label_set)
     splits = [Split.TRAIN, Split.VAL] if split is None else [Split.parse(split)]
     by_scene = {}
-    for scene_id, entry in opened.entries.items():
+    for scene_id, entry in opened.manifest.scenes.items():
         if entry.split in splits:
             by_scene[scene_id] = entry.counts(chosen)
     # A row for each class, a column for each scene.
@@ -171,7 +171,7 @@ def instances(place: str | Path) -> pd.DataFrame:
     """
     opened = open_processed(place)
     rows = []
-    for scene_id in opened.entries:
+    for scene_id in opened.manifest.scenes:
         arrays = opened.open_arrays(scene_id)
         for group in parse_meta(arrays).groups:
             values = attrgetter(*_GROUP_COLUMNS)(group)

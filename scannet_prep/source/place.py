@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,26 +173,27 @@ class ProcessedScenes(Place):
 
     Args:
         name: See `Place`.
+        manifest: The manifest, as it is when the place is opened.
 
     Attributes:
-        manifest: The manifest, as it was when the place was opened.
+        manifest: The same.
         options: The options.
 
     Raises:
-        FileError: Processing has not finished, or the manifest is damaged.
+        FileError: Processing has not finished.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.manifest = self.read_manifest()
-        check_complete(self.manifest, Path(name))
+    def __init__(self, name: str, manifest: Manifest) -> None:
+        check_complete(manifest, Path(name))
         scenes = {}
-        for scene_id, entry in self.entries.items():
+        for scene_id, entry in manifest.scenes.items():
             scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
-        failures = self.manifest.failures.items()
+        failures = manifest.failures.items()
+        self.name = name
         self.scenes = scenes
         self.failures = {name: failure for name, failure in failures if name not in scenes}
-        self.options = self.manifest.options
+        self.manifest = manifest
+        self.options = manifest.options
 
     @abstractmethod
     def file_path(self, scene_id: str) -> Path | str:
@@ -206,19 +207,6 @@ class ProcessedScenes(Place):
             FileError: It does not exist any more, or is damaged.
             TransferError: A server does not send it.
         """
-
-    @abstractmethod
-    def read_manifest(self) -> Manifest:
-        """Read the manifest.
-
-        Raises:
-            ScanNetPrepError: It is damaged, or cannot be read.
-        """
-
-    @property
-    def entries(self) -> Mapping[str, SceneEntry]:
-        """The entries of the manifest, by id."""
-        return self.manifest.scenes
 
     def open_arrays(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, to parse single arrays.
@@ -255,14 +243,13 @@ class ProcessedScenes(Place):
 
     def describe(self) -> dict[str, Any]:
         """Describe the options, the warnings, and the scenes that failed."""
-        manifest = self.manifest
         return {
-            "program": f"scannet-prep {manifest.program_version}",
+            "program": f"scannet-prep {self.manifest.program_version}",
             "options": self.options.flags,
             "failures": {name: str(failure) for name, failure in self.failures.items()},
             "warnings": [
                 f"{text} (scenes: {len(scenes):,})"
-                for text, scenes in manifest.summarize_warnings()
+                for text, scenes in self.manifest.summarize_warnings()
             ],
         }
 
@@ -279,11 +266,7 @@ class ProcessedFolder(ProcessedScenes):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        super().__init__(str(folder))
-
-    def read_manifest(self) -> Manifest:
-        """Read `manifest.json`."""
-        return read_manifest(self.folder)
+        super().__init__(str(folder), read_manifest(folder))
 
     def file_path(self, scene_id: str) -> Path:
         """Return the path of a scene's file."""
@@ -296,7 +279,7 @@ class ProcessedFolder(ProcessedScenes):
         for scene_id, scene in self.scenes.items():
             path = self.file_path(scene_id)
             names = {f"{scene.split}/{path.name}": path}
-            yield FileGroup(scene_id, names, self.entries[scene_id].fingerprint)
+            yield FileGroup(scene_id, names, self.manifest.scenes[scene_id].fingerprint)
 
     def read_file(self, scene_id: str) -> NpzReader:
         """Read the whole file of a scene into new, writable memory."""
@@ -311,7 +294,7 @@ class ProcessedFolder(ProcessedScenes):
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Read a scene, and compare it with the manifest."""
-        recorded = self.entries[scene_id]
+        recorded = self.manifest.scenes[scene_id]
         arrays = self.open_arrays(scene_id)
         fingerprint = Fingerprint.from_bytes(arrays.data)
         actual = SceneEntry.from_scene(parse_processed(arrays), fingerprint)
@@ -349,12 +332,9 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        ProcessedScenes.__init__(self, archive.name)
-
-    def read_manifest(self) -> Manifest:
-        """Parse the manifest, which is one of the files of no scene."""
-        data = self._archive.others.get(MANIFEST_NAME, b"")
-        return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}")
+        data = archive.others.get(MANIFEST_NAME, b"")
+        manifest = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
+        ProcessedScenes.__init__(self, archive.name, manifest)
 
     def file_path(self, scene_id: str) -> str:
         """Return the archive and the name of a scene's file in it, for messages."""

@@ -167,7 +167,7 @@ def plan(
     kept = []
     for scene_id in selected:
         entry = before.scenes.get(scene_id)
-        reason = _find_reason(out_dir, entry, opened.entries[scene_id].crc32)
+        reason = _find_reason(out_dir, entry, opened.manifest.scenes[scene_id].crc32)
         if reason or is_forced:
             path = opened.file_path(scene_id)
             tasks.append(ExportTask(scene_id, path, reason or "--force"))
@@ -267,7 +267,7 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
         path = context.out_dir / name
         paths[path] = write_temporary(path, encode_file(name, content))
         sizes[name] = paths[path].stat().st_size
-    crc32 = context.place.entries[task.scene_id].crc32
+    crc32 = context.place.manifest.scenes[task.scene_id].crc32
     return paths, ExportEntry(scene.meta.split, crc32, sizes, record)
 
 

@@ -201,7 +201,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         """
         digest = zlib.crc32(f"{self.label_set.name} {self._options}".encode())
         for scene_id in self.scene_ids:
-            facts = f"{scene_id} {self._place.entries[scene_id].crc32}"
+            facts = f"{scene_id} {self._place.manifest.scenes[scene_id].crc32}"
             digest = zlib.crc32(facts.encode(), digest)
             if self._points is not None:
                 digest = zlib.crc32(self._points[scene_id].tobytes(), digest)
@@ -293,7 +293,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         rows = []
         for scene_id in self.scene_ids:
             if self._points is None:
-                counts = self._place.entries[scene_id].counts(self.label_set)
+                counts = self._place.manifest.scenes[scene_id].counts(self.label_set)
             else:
                 raw_ids = self._place.open_arrays(scene_id).read(self.label_set.raw_ids_key)
                 counts = Counter(raw_ids[self._points[scene_id]].tolist())
