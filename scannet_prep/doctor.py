@@ -209,10 +209,10 @@ def check_scenes(place: str) -> Finding:
 
 def check_server(base_url: str) -> Finding:
     """Check that the server of the release answers, whatever the status."""
-    from scannet_prep.remote.addresses import public_url
+    from scannet_prep.remote.addresses import hide_secrets
     from scannet_prep.remote.http import ADDRESS, HttpClient, RequestError
 
-    shown_url = public_url(base_url)
+    shown_url = hide_secrets(base_url)
     if not ADDRESS.fullmatch(base_url):
         hint = "export SCANNET_PREP_BASE_URL=https://HOST/scannet/, or unset SCANNET_PREP_BASE_URL"
         return _problem(f"{shown_url} is not an address", hint)

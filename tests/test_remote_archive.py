@@ -89,7 +89,8 @@ def test_final_faults_are_errors_after_one_request_that_show_no_secret(name, ser
     fault, message = FINAL[name]
     address = f"{server.origin}{PATH}?signature=s3cret".replace("//", "//anna:s3cret@")
     source = open_source(address)
-    assert source.name == f"{server.origin}{PATH}?..."
+    shown = address.replace("anna:s3cret", "...").replace("signature=s3cret", "...")
+    assert source.name == shown
     server.faults = [at(PATH, then=fault)]
     server.forget()
     for attempt in (lambda: source.read(5, 9), lambda: open_source(address)):

@@ -89,13 +89,13 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
-    from scannet_prep.remote.addresses import public_url
+    from scannet_prep.remote.addresses import hide_secrets
     from scannet_prep.stages import download
 
     base_url = shared.base_url_from(arguments.base_url)
     selection = shared.selection_from(arguments)
     plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
-    shown_url = public_url(base_url)
+    shown_url = hide_secrets(base_url)
     facts: dict[str, Any] = {"data_dir": str(plan.data_dir), "base_url": shown_url}
     if arguments.print_urls:
         files = [{"url": file.url, "path": file.local_path} for file in plan.missing]

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
 
-SECRETS = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s')]+")
-"""What is secret in a text with addresses: user and password, and the query."""
+# User and password, and the query, which in a signed address holds signatures and tokens. A
+# password may contain a slash, against the rules; a port is not taken for one.
+_SECRETS = re.compile(
+    r"(?<=//)(?:[^/?\s]*|[^/?\s:]*:(?!\d*/)[^?\s]*)(?=@)"
+    r"|(?<=\?)[^\s')]+"
+)
 
 
-def public_url(url: str) -> str:
-    """Return an address that is safe to show: without user, password, query values and fragment.
-
-    The query of a signed address holds signatures and tokens.
-    """
-    try:
-        parts = urlsplit(url)
-        # Reading the port checks it.
-        _ = parts.port
-    except ValueError:
-        # A bracket is not closed, or the password contains a slash, so that a part of the password
-        # is taken for the port.
-        scheme = url.partition(":")[0]
-        return f"{scheme}://..."
-    host = parts.netloc.rpartition("@")[2]
-    query = "..." if parts.query else ""
-    return parts._replace(netloc=host, query=query, fragment="").geturl()
+def hide_secrets(text: str) -> str:
+    """Return an address, or a text with addresses, that is safe to show."""
+    return _SECRETS.sub("...", text)

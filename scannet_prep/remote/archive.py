@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from scannet_prep.errors import TransferError
-from scannet_prep.remote.addresses import SECRETS, public_url
+from scannet_prep.remote.addresses import hide_secrets
 from scannet_prep.remote.http import BrokenConnectionError, HttpClient, RefusalError, RequestError
 
 Result = TypeVar("Result")
@@ -48,7 +48,7 @@ class RemoteArchive:
     """
 
     def __init__(self, address: str, end_bytes: int) -> None:
-        self.name = public_url(address)
+        self.name = hide_secrets(address)
         self._address = address
         self.size_bytes = self._try(_find_size)
         self.end = self.read(max(0, self.size_bytes - end_bytes), end_bytes)
@@ -74,7 +74,7 @@ class RemoteArchive:
                 if isinstance(error, RefusalError) or not pauses_s:
                     raise TransferError(f"{self.name}: {error.message}", error.hint) from None
             except Exception as error:  # noqa: BLE001 - each package has errors of its own
-                problem = SECRETS.sub("...", f"{type(error).__name__}: {error}")
+                problem = hide_secrets(f"{type(error).__name__}: {error}")
                 raise TransferError(f"{self.name}: {problem}", _HINT_STORE) from None
             pause_s = pauses_s.pop(0)
             time.sleep(pause_s)

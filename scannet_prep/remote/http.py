@@ -17,7 +17,7 @@ from requests.exceptions import InvalidHeader, ProxyError, TooManyRedirects
 
 from scannet_prep.base.version import CONTACT_URL, VERSION
 from scannet_prep.errors import TransferError
-from scannet_prep.remote.addresses import SECRETS
+from scannet_prep.remote.addresses import hide_secrets
 
 ADDRESS = re.compile(r"https?://([^\s/?#\[\]]|\[[\da-fA-F:.]+\])+(/[^\s?#]*)?")
 """A web address to which paths can be appended."""
@@ -223,4 +223,4 @@ def _describe(error: BaseException) -> str:
     """Return the text of the innermost error, without passwords."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    return SECRETS.sub("...", str(error).strip())[:_MAX_DETAIL_LETTERS]
+    return hide_secrets(str(error).strip())[:_MAX_DETAIL_LETTERS]

@@ -48,7 +48,7 @@ from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
 from scannet_prep.release.scenes import official_splits, read_scene_list
-from scannet_prep.remote.addresses import public_url
+from scannet_prep.remote.addresses import hide_secrets
 from scannet_prep.stages.scene_run import WORK_NAME, RunPlan, SceneTask, Stage, run
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -177,7 +177,7 @@ def plan(
         notes.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
     return RunPlan(
         stage=_FETCHING if base_url else _STAGE,
-        source=public_url(base_url) if base_url else raw_dir,
+        source=hide_secrets(base_url) if base_url else raw_dir,
         out_dir=out_dir,
         about=chosen.text,
         context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed, base_url),

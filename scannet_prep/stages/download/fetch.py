@@ -32,7 +32,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import format_duration
 from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, check_file
-from scannet_prep.remote.addresses import public_url
+from scannet_prep.remote.addresses import hide_secrets
 from scannet_prep.remote.http import HttpClient, RefusalError, RequestError
 from scannet_prep.remote.partial import PartialFile
 from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile
@@ -293,7 +293,7 @@ class Fetcher:
 
     def _give_up(self, task: _Task, error: Exception) -> None:
         """Report a file as failed."""
-        url = public_url(task.file.url)
+        url = hide_secrets(task.file.url)
         self._report.failures.append(Finding.from_error(error, url, task.file.scene_id))
         self._done_bytes += task.file.kind.typical_bytes
 
@@ -313,7 +313,7 @@ class Fetcher:
         self._suspects.clear()
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
         if time.monotonic() > self._deadline_s or (is_refused and not served):
-            base_url = public_url(self._report.plan.base_url)
+            base_url = hide_secrets(self._report.plan.base_url)
             name = task.file.local_path
             problem = f"{base_url}: no file was served; {name}: {error.message}"
             raise TransferError(problem, error.hint or _HINT_CONTINUE)
