@@ -26,7 +26,7 @@ from commands import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
 from scannet_prep.cli import console as cli_console
-from scannet_prep.cli.console import Console, describe_list, format_table
+from scannet_prep.cli.console import Console, format_table
 from scannet_prep.cli.main import main, make_parser
 
 PARSER = make_parser()
@@ -158,15 +158,6 @@ def test_bug_is_reported_with_its_traceback(monkeypatch):
     assert "unforeseen ZeroDivisionError" in outcome.stderr
     assert "return 1 // 0" in outcome.stderr
     assert "return 1 // 0" in outcome.json["trace"]
-
-
-def test_list_shows_ten_entries_or_all():
-    entries = [f"entry {number}" for number in range(12)]
-
-    assert list(describe_list("names", entries, has_all=True))[1:] == [f"  {e}" for e in entries]
-    *_, last = describe_list("names", entries, has_all=False)
-    assert last == "  ... and 2 more; all of them with -v"
-    assert list(describe_list("names", [], has_all=True)) == []
 
 
 def test_table_aligns_numbers_to_the_right():

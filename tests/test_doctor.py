@@ -70,7 +70,9 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
     lines = as_text.stdout.splitlines()
     shown = [line.split(": ")[1] for line in lines if line.startswith(("ok", "note", "problem"))]
     assert shown == [topic for topic in TOPICS if topic != "folder"]
-    assert "problem: scenes: http://...@127.0.0.1:9/x.tar.zst: cannot be requested" in as_text.stdout
+    assert (
+        "problem: scenes: http://...@127.0.0.1:9/x.tar.zst: cannot be requested" in as_text.stdout
+    )
     assert "  to do: export SCANNET_PREP_BASE_URL=https://HOST/scannet/" in as_text.stdout
     assert "problems, in " in lines[-1]
     for output in (as_json, as_text):

@@ -93,7 +93,7 @@ def test_folder_archive_and_raw_tree_hold_the_same_scenes(root):
     archive = open_processed(root / "processed.tar.zst")
     raw = open_place(root / "raw")
 
-    assert archive.entries == folder.entries
+    assert archive.manifest == folder.manifest
     for scene_id in SCENES:
         data = bytes(folder.read_file(scene_id).data)
         assert bytes(archive.read_file(scene_id).data) == data
@@ -105,7 +105,7 @@ def test_place_has_the_scenes_with_which_it_was_opened(out_dir):
     place = open_processed(out_dir)
     (out_dir / "manifest.json").unlink()
 
-    assert [*place.entries] == [*place.scenes] == [*SCENES]
+    assert [*place.manifest.scenes] == [*place.scenes] == [*SCENES]
     assert place.verify(TRAIN) == []
 
 
@@ -181,6 +181,21 @@ def test_info_counts_processed_scenes_without_opening_them(raw_dir, tmp_path):
     [warning] = info(tmp_path / "out")["facts"]["warnings"]
     assert "repeat an earlier group exactly" in warning
     assert "(scenes: 1)" in warning
+
+
+def test_info_lists_ten_entries_or_all(tmp_path):
+    raw_dir = tmp_path / "raw"
+    write_release(raw_dir, [TRAIN], vertices=600)
+    for number in range(12):
+        (raw_dir / f"scans/scene{100 + number:04d}_00").mkdir()
+    assert run_main("process", raw_dir, "-o", tmp_path / "out").status == 3
+
+    text = succeed("info", tmp_path / "out").stdout
+    assert "\nfailures: 12\n  scene0100_00: " in text
+    assert "\n  scene0109_00: " in text
+    assert "scene0110_00" not in text
+    assert text.endswith("\n  ... and 2 more; all of them with -v\n")
+    assert "\n  scene0111_00: " in succeed("info", tmp_path / "out", "-v").stdout
 
 
 def test_info_describes_each_kind_of_place(root, monkeypatch):

@@ -7,21 +7,19 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.base.findings import Finding
 
-# Number of entries of a list, and of findings, that are shown without -v.
-_MAX_LISTED = 10
+# Number of findings that are shown without -v.
 _MAX_FINDINGS = 100
 # Pause between lines of progress where there is no terminal.
 _PROGRESS_INTERVAL_S = 30.0
@@ -246,40 +244,3 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         cells += map(str.rjust, numbers, widths[1:])
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
-    """Lay out a table with a row per split.
-
-    Args:
-        splits: By split, numbers by name, the same names for each. Those named `*_bytes` are sizes.
-    """
-    header = ["split"]
-    rows = []
-    for split, numbers in splits.items():
-        cells = {
-            name.removesuffix("_bytes"): format_bytes(value) if "_bytes" in name else f"{value:,}"
-            for name, value in numbers.items()
-        }
-        header[1:] = cells
-        rows.append([split, *cells.values()])
-    return format_table(header, rows)
-
-
-def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Iterator[str]:
-    """Yield a title and a list of entries, one per line; nothing if there are no entries.
-
-    Args:
-        title: The title.
-        entries: The entries.
-        has_all: Whether to show all entries, or only the first ten.
-    """
-    if not entries:
-        return
-    yield f"\n{title}: {len(entries):,}"
-    shown = entries if has_all else entries[:_MAX_LISTED]
-    for entry in shown:
-        yield f"  {entry}"
-    left_out = len(entries) - len(shown)
-    if left_out:
-        yield f"  ... and {left_out:,} more; all of them with -v"

@@ -17,13 +17,16 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import count_of
+from scannet_prep.base.text import count_of, format_bytes
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, Outcome, describe_list, format_splits
+from scannet_prep.cli.console import Console, Outcome, format_table
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.stages.info import Info
+
+# Number of entries of a list that are shown without -v.
+_MAX_LISTED = 10
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -91,7 +94,20 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
             lists[title] = value
         elif value:
             yield f"{title}: {value}"
-    yield ""
-    yield format_splits(report.splits)
+    header = ["split"]
+    rows = []
+    for split, numbers in report.splits.items():
+        *counts, size_bytes = numbers.values()
+        rows.append([split, *map("{:,}".format, counts), format_bytes(size_bytes)])
+        header[1:] = [name.removesuffix("_bytes") for name in numbers]
+    yield f"\n{format_table(header, rows)}"
     for title, entries in lists.items():
-        yield from describe_list(title, entries, has_all=has_all)
+        if not entries:
+            continue
+        yield f"\n{title}: {len(entries):,}"
+        shown = entries if has_all else entries[:_MAX_LISTED]
+        for entry in shown:
+            yield f"  {entry}"
+        left_out = len(entries) - len(shown)
+        if left_out:
+            yield f"  ... and {left_out:,} more; all of them with -v"
