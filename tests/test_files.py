@@ -92,7 +92,7 @@ def obstacles(tmp_path):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("file/below", "file: is no folder, or a link that leads nowhere, expected a folder"),
+        ("file/below", "file: is a file, or a link that leads nowhere, expected a folder"),
         ("folder", "is not a regular file, so no file can be written there"),
         ("x" * 300, "cannot be written: File name too long"),
         ("null", "is not a regular file"),

@@ -165,7 +165,7 @@ def test_wrong_usage_is_refused(out_dir, tmp_path):
         outcome = run_main("pack", out_dir, *words, cwd=tmp_path)
         assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr
     for words, message in {
-        (out_dir, "-o", tmp_path / "processed/manifest.json/a.tar.zst"): "cannot be written",
+        (out_dir, "-o", tmp_path / "processed/manifest.json/a.tar.zst"): "is a file",
     }.items():
         outcome = run_main("pack", *words, cwd=tmp_path)
         assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr

@@ -296,7 +296,7 @@ def make_directory(path: Path) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
-            problem = "is no folder, or a link that leads nowhere, expected a folder"
+            problem = "is a file, or a link that leads nowhere, expected a folder"
             raise OutputError(f"{path}: {problem}") from None
 
 
