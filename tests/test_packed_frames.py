@@ -19,6 +19,7 @@ from commands import (
 )
 from release_server import ReleaseServer
 
+from scannet_prep.archive.format import open_archive
 from scannet_prep.archive.frames import FileSource, read_seek_table
 from scannet_prep.errors import ArchiveError, MissingFileError
 from scannet_prep.frames import FrameFolder
@@ -69,6 +70,12 @@ def test_each_file_has_a_frame_and_images_are_stored(root):
     stored = sorted(row[0] for row in rows)[-len(images) :]
     assert len(images) == 12
     assert sum(images) < sum(stored) < sum(images) + 1100 * len(images)
+
+
+def test_index_has_the_sizes_of_the_files_of_scenes(root):
+    for scene in open_archive(root / "a.tar.zst").index.scenes:
+        files = read_tree(root / "frames" / scene.scene_id)
+        assert (scene.size_bytes, scene.frames) == (sum(map(len, files.values())), len(files))
 
 
 def check_equal(packed, folder):

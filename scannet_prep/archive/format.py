@@ -76,7 +76,7 @@ class PackedScene:
     Attributes:
         scene_id: The scene.
         split: Its split; empty if it has none.
-        size_bytes: Size of its files as tar bytes.
+        size_bytes: Size of its files.
         frames: Number of its frames.
     """
 

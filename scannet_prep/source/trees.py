@@ -181,9 +181,9 @@ class Frames(Place):
             scenes[scene_id] = PlaceScene("", 0, 0)
             with suppress(FileError):  # which `verify` reports
                 record = SceneFrames(path).record
-                sizes = [file.size_bytes for file in record.files.values()]
-                size_bytes = path.stat().st_size + sum(sizes)
-                scenes[scene_id] = PlaceScene(record.split, 0, size_bytes, 1 + len(sizes))
+                sizes = [(path / RECORD_NAME).stat().st_size]
+                sizes += [file.size_bytes for file in record.files.values()]
+                scenes[scene_id] = PlaceScene(record.split, 0, sum(sizes), len(sizes))
                 self._frame_count += len(record.frames)
                 self._options.add(record.options.text)
         self.name = str(folder)
