@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import subprocess
 import tarfile
 
@@ -41,6 +42,7 @@ from scannet_prep.archive.frames import (
 from scannet_prep.archive.writing import compress, encode_members
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import ArchiveError
+from scannet_prep.source.place import open_place
 
 
 class Bytes:
@@ -329,6 +331,16 @@ def test_places_that_cannot_be_read_are_named(packed, tmp_path):
     packed.write_bytes(packed.read_bytes() + b"x")
     with pytest.raises(ArchiveError, match="was replaced or changed since it was opened"):
         list(archive.iter_files(TRAIN))
+
+
+def test_large_files_of_no_scene_are_not_sent_to_workers(tree, whole_dir, tmp_path):
+    processed = shutil.copytree(whole_dir / "processed", tmp_path / "processed")
+    for folder in (tree, processed):
+        write_tree(folder, {"tasks/points.zip": bytes(10_000_000)})
+        pack_tree(folder, tmp_path / "large.tar.zst")
+        place = open_place(tmp_path / "large.tar.zst")
+        assert len(pickle.dumps(place)) < 100_000
+        assert pickle.loads(pickle.dumps(place)).verify(TRAIN) == []
 
 
 def test_seek_table_that_is_longer_than_the_end_is_read_by_itself(packed, monkeypatch):

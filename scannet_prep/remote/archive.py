@@ -76,8 +76,7 @@ class RemoteArchive:
             except Exception as error:  # noqa: BLE001 - each package has errors of its own
                 problem = hide_secrets(f"{type(error).__name__}: {error}")
                 raise TransferError(f"{self.name}: {problem}", _HINT_STORE) from None
-            pause_s = pauses_s.pop(0)
-            time.sleep(pause_s)
+            time.sleep(pauses_s.pop(0))
 
 
 def _find_size(address: str) -> int:

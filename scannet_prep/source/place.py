@@ -111,8 +111,11 @@ def open_place(place: str | Path) -> Place:
         from scannet_prep.archive.format import open_archive
 
         archive = open_archive(place)
-        is_processed = archive.index.kind == "processed"
-        return ProcessedArchive(archive) if is_processed else PackedScenes(archive)
+        packed_kind = ProcessedArchive if archive.index.kind == "processed" else PackedScenes
+        opened = packed_kind(archive)
+        # No longer needed, and they may be large: each worker would receive a copy.
+        archive.others.clear()
+        return opened
     from scannet_prep.source.trees import Frames, RawTree
 
     return RawTree(path, listing) if listing else Frames(path)
@@ -276,10 +279,10 @@ class ProcessedFolder(ProcessedScenes):
         """Iterate over the files of all scenes: a group for each."""
         from scannet_prep.archive.writing import FileGroup
 
-        for scene_id, scene in self.scenes.items():
+        for scene_id, entry in self.manifest.scenes.items():
             path = self.file_path(scene_id)
-            names = {f"{scene.split}/{path.name}": path}
-            yield FileGroup(scene_id, names, self.manifest.scenes[scene_id].fingerprint)
+            names = {f"{entry.split}/{path.name}": path}
+            yield FileGroup(scene_id, names, entry.fingerprint)
 
     def read_file(self, scene_id: str) -> NpzReader:
         """Read the whole file of a scene into new, writable memory."""
