@@ -90,18 +90,18 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         if task == "instance":
             predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
-            # Ids of no class become -1, the last entry.
-            table = f"np.array([*scannet_prep.{each.name.upper()}.things, -1])"
+            # Ids of no class become -1: the last entry is for -1.
+            things = f"*scannet_prep.{each.name.upper()}.things, -1"
             rows += [
                 (
                     f"{name} + 1",
                     dict(enumerate(predicted, 1)),
-                    f"{table}[ids - 1] as .npz",
+                    f"np.array([-1, {things}])[ids] as .npz",
                 ),
                 (
                     name,
                     dict(enumerate(predicted)),
-                    f"{table}[ids] as .npz",
+                    f"np.array([{things}])[ids] as .npz",
                 ),
             ]
         for name, train_ids, content in rows:
