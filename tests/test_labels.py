@@ -138,11 +138,11 @@ ROW = "3\tfloor\tfloor\t1\t2\t11"
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "has no column raw_category or id or nyu40id"),
+        (b"", "its columns are '', expected one column raw_category and one id and one nyu40id"),
         (b"<html>\n", "its columns are '<html>'"),
         (b"x" + b" " * 1_000_000 + b"x", "is not a table"),
-        (WHOLE_MAP.replace(b"raw_category", b"category"), "has no column raw_category"),
-        (WHOLE_MAP.replace(b"count", b"id"), "has no column id;"),
+        (WHOLE_MAP.replace(b"raw_category", b"category"), "expected one column raw_category\n"),
+        (WHOLE_MAP.replace(b"count", b"id"), "id, nyu40id, eigen13id', expected one column id\n"),
         (WHOLE_MAP.splitlines(keepends=True)[0], "has a header and 0 rows, expected about 607"),
         (WHOLE_MAP[:-4], "row 5"),
         (WHOLE_MAP + b"3\tfloor", "row 6 has 'floor'"),

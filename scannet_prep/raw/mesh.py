@@ -134,11 +134,12 @@ def _read_ply(
 
     start = data[:_MAX_HEADER_BYTES]
     header, end_header, _ = start.partition(b"end_header")
-    if not start.startswith(b"ply") or not end_header:
+    if not start.startswith(b"ply"):
         content = describe_beginning(start[:BEGINNING_BYTES]) or "not a PLY file"
-        expected = f"a PLY file with a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
-        beginning = start[:8]
-        raise ContentError(f"is {content}, expected {expected}; it begins with {beginning!r}")
+        raise ContentError(f"is {content}, expected a PLY file; it begins with {start[:8]!r}")
+    if not end_header:
+        expected = f"a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
+        raise ContentError(f"has a header that is truncated or too long, expected {expected}")
     # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
     counts = map(int, _COUNT.findall(header))
     if sum(counts) > len(data):

@@ -132,7 +132,8 @@ def _parse_rows(text: str) -> dict[str, RawIds]:
     missing = [name for name in _NEEDED_COLUMNS if header.count(name) != 1]
     if missing:
         names = ", ".join(header)
-        raise ContentError(f"has no column {' or '.join(missing)}; its columns are {names[:120]!r}")
+        expected = f"one column {' and one '.join(missing)}"
+        raise ContentError(f"its columns are {names[:120]!r}, expected {expected}")
 
     rows: dict[str, RawIds] = {}
     for number, cells in enumerate(reader, start=2):

@@ -98,7 +98,7 @@ class HttpAnswer:
             self.start = None
             self.size_bytes = None
             content_range = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
-            if content_range is not None:
+            if content_range:
                 start, size = content_range.groups()
                 self.size_bytes = int(size)
                 self.start = int(start or size)
@@ -129,7 +129,7 @@ class HttpAnswer:
             error = RejectionError(problem)
             with suppress(KeyError, ValueError, OverflowError, urllib3.exceptions.InvalidHeader):
                 pause_s = urllib3.Retry().parse_retry_after(self.headers["Retry-After"])
-                error.retry_after_s = min(float(pause_s), _LONGEST_RETRY_AFTER_S)
+                error.retry_after_s = min(pause_s, _LONGEST_RETRY_AFTER_S)
             raise error
 
     def pieces(self) -> Iterator[bytes]:
