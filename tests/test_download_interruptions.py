@@ -101,7 +101,7 @@ def test_interrupted_download_records_its_files_and_the_next_run_continues(serve
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
 
 
-def test_file_larger_than_the_free_space_ends_the_run_before_it_is_requested(server, tmp_path):
+def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written(server, tmp_path):
     tmp_path.joinpath("scans").mkdir()
     outcome = run_main(
         "download", "--types", ".sens", "--accept-terms", "-o", tmp_path, "--base-url",
@@ -110,6 +110,17 @@ def test_file_larger_than_the_free_space_ends_the_run_before_it_is_requested(ser
     assert outcome.status == 1
     assert "needs 1.21 TB and a reserve of 200.0 MB" in outcome.json["message"]
     assert server.requests() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["scans"]
+
+
+def test_files_are_recorded_although_the_list_of_failed_scenes_cannot_be_written(server, tmp_path):
+    server.faults = [at(ending(MESH), then=Status(404))]
+    tmp_path.joinpath("failed.txt").mkdir()
+    outcome = run_main(*words(server.base_url, tmp_path, "--json"))
+    assert outcome.status == 1
+    assert outcome.json["path"] == str(tmp_path / "failed.txt")
+    assert set(read_tree_lock(tmp_path)) == set(finished(tmp_path))
+    assert len(finished(tmp_path)) == len(server.files) - 3
 
 
 # Certificates, proxies and other failures of the network.

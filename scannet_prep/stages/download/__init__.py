@@ -81,13 +81,12 @@ def run(
     data_dir = plan.data_dir
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     check_terms(data_dir, accepts_terms=accepts_terms)
+    # scans/ holds nearly all files, and may be a link to another disk.
+    check_space((data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), plan.missing_bytes)
     if not has_accepted_terms(data_dir):
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(data_dir / ACCEPTANCE_NAME, [text.encode()])
-    # scans/ holds nearly all files, and may be a link to another disk.
-    check_space((data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), plan.missing_bytes)
-
     progress = progress or Progress()
     with run_lock(data_dir), progress.work("download", total_bytes, "B"):
         report = DownloadReport(plan, read_tree_lock(data_dir))
@@ -125,10 +124,10 @@ def _record(report: DownloadReport) -> None:
         OutputError: The results cannot be written.
     """
     plan = report.plan
-    incomplete = {*plan.files}.difference(report.fetched, report.kept)
-    scene_ids = {file.scene_id for file in incomplete}
-    write_failed_list(plan.data_dir, scene_ids - {""})
     # A copy: threads of an interrupted run may still add to it.
     locked = report.locked.copy()
     if locked:
         write_if_changed(plan.data_dir / LOCK_NAME, encode_lock(locked))
+    incomplete = {*plan.files}.difference(report.fetched, report.kept)
+    scene_ids = {file.scene_id for file in incomplete}
+    write_failed_list(plan.data_dir, scene_ids - {""})
