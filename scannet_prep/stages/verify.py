@@ -102,9 +102,8 @@ def run(
     place = open_place(path)
     selected = selection.select(place.scenes)
     other = None
-    messages: dict[str, str] = {}
     if against is None:
-        absent = set[str](selection.scene_ids or ()) - selected
+        absent = {*(selection.scene_ids or ())} - selected
         messages = dict.fromkeys(absent, "no such scene, or not in the selected splits")
         for scene_id, failure in place.failures.items():
             if selection.wants(scene_id, official_splits().get(scene_id)):
@@ -112,9 +111,8 @@ def run(
     else:
         other = open_place(against)
         held_there = selection.select(other.scenes)
-        for scene_id in selected ^ held_there:
-            copy = place.name if scene_id in selected else other.name
-            messages[scene_id] = f"this scene is in {copy} only"
+        messages = dict.fromkeys(selected - held_there, f"this scene is in {place.name} only")
+        messages |= dict.fromkeys(held_there - selected, f"this scene is in {other.name} only")
         selected &= held_there
     if not selected and not messages and not selection.has_all:
         raise UsageError(f"{place.name}: has none of the selected scenes", _HINT_SELECTION)
@@ -132,14 +130,14 @@ def run(
     # Reading an archive keeps a thread as busy as a process.
     has_threads = place.kind == "archive" or size_bytes < _SMALL_BYTES
     executor = ThreadPoolExecutor(jobs) if has_threads else None
-    with progress.work("verify", len(tasks), "scenes"):
-        for _, outcome in run_tasks(_check, tasks, (place, other), jobs, executor):
+    with progress.work("verify", len(checked), "scenes"):
+        for task, outcome in run_tasks(_check, tasks, (place, other), jobs, executor):
             if isinstance(outcome, Finding):
                 findings.append(outcome)
             else:
                 findings += outcome[0]
                 changes += outcome[1]
-            progress.advance()
+            progress.advance(bool(task.scene_id))
     damaged = {finding.scene_id for finding in findings if finding.is_error}
     return VerifyReport(
         path=place.name,
@@ -158,15 +156,14 @@ def _check(
 ) -> tuple[list[Finding], Counter[str]]:
     """Check or compare one scene, or check the rest, in a worker."""
     place, other = places
-    scene_id = task.scene_id
-    if not scene_id:
-        return place.verify_rest(), Counter()
+    scene_id, source = task
     if other is None:
-        return place.verify(scene_id), Counter()
+        findings = place.verify(scene_id) if scene_id else place.verify_rest()
+        return findings, Counter()
     here = place.read(scene_id)
     there = other.read(scene_id)
     findings = [
-        Finding(message=message, subject=task.source, scene_id=scene_id)
+        Finding(message=message, subject=source, scene_id=scene_id)
         for message in _iter_differences(here, there)
     ]
     return findings, _count_changes(here, there)
