@@ -201,7 +201,33 @@ def test_scenes_stay_while_the_disk_that_their_raw_files_are_linked_to_is_away(
     (failure,) = outcome.json["failures"]
     assert failure["path"] == str(folder)
     assert f"raw files are gone or cannot be used: {TRAIN}, {VAL}" in forced.stderr
-    assert digests(aligned_dir) == before
+    # The failure is recorded, and nothing else changes.
+    assert check_folder(aligned_dir).failures.keys() == {VAL}
+    (aligned_dir / "failed.txt").unlink()
+    assert digests(aligned_dir) | {"manifest.json": before["manifest.json"]} == before
+
+
+def test_scene_that_lies_twice_keeps_its_file_and_is_listed_until_it_lies_once(raw_dir, out_dir):
+    before = digests(out_dir)
+    copy = raw_dir / f"copies/{VAL}"
+    shutil.copytree(raw_dir / f"scans/{VAL}", copy)
+
+    outcome = process(raw_dir, out_dir)
+
+    assert outcome.status == 3
+    (failure,) = outcome.json["failures"]
+    assert failure["scene_id"] == VAL
+    assert "each has a mesh; move one away" in failure["message"]
+    assert outcome.json["kept"] == [TRAIN, TEST]
+    assert (out_dir / "failed.txt").read_text().endswith(f"\n{VAL}\n")
+    assert process(raw_dir, out_dir, "--scenes", TRAIN).status == 0
+    assert (out_dir / "failed.txt").exists()
+
+    shutil.rmtree(copy)
+    again = process(raw_dir, out_dir, "--scenes", f"@{out_dir / 'failed.txt'}")
+    assert (again.status, again.json["kept"]) == (0, [VAL])
+    assert not (out_dir / "failed.txt").exists()
+    assert digests(out_dir) == before
 
 
 def test_scenes_that_fail_lose_their_old_files_and_are_remembered_until_they_are_made(

@@ -131,7 +131,8 @@ def plan(
             raw_gone.append(scene_id)
         except FileError as error:
             raw_gone.append(scene_id)
-            failures.append(Finding.from_error(error))
+            failures.append(Finding.from_error(error, scene_id=scene_id))
+            continue
         else:
             if reason or is_forced:
                 tasks.append(replace(task, reason=reason or "--force"))

@@ -250,6 +250,8 @@ class _RunState:
         if not plan.has_all:
             self._failures = {**plan.before.failures, **self._failures}
             self._unfinished.update(plan.before.unfinished)
+        for name in plan.kept:
+            self._failures.pop(name, None)
         self._saved_s = 0.0
 
     @property
@@ -257,8 +259,8 @@ class _RunState:
         """The manifest as it is now."""
         return msgspec.structs.replace(
             self._plan.head,
-            scenes=dict(self._scenes),
-            failures=dict(self._failures),
+            scenes=self._scenes,
+            failures=self._failures,
             unfinished=tuple(sorted(self._unfinished)),
         )
 
