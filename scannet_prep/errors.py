@@ -7,6 +7,7 @@ ScanNetPrepError
  │    ├── MissingFileError        it does not exist
  │    └── ArchiveError            an archive (.tar.zst) is damaged
  ├── TransferError           a file cannot be fetched
+ │    └── OutageError             the server has served nothing for too long
  ├── ContentError            a value is not as expected; readers turn it into a FileError
  ├── WorkerDiedError         the operating system ended a worker process during its work
  └── OutputError             the results cannot be written, for example without permission
@@ -86,6 +87,10 @@ class MissingFileError(FileError, FileNotFoundError):
 
 class TransferError(ScanNetPrepError):
     """A file cannot be fetched."""
+
+
+class OutageError(TransferError):
+    """The server has served nothing for too long."""
 
 
 class ArchiveError(FileError):

@@ -20,6 +20,7 @@ from commands import (
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep.frames import FrameFolder
+from scannet_prep.frames.folder import find_scenes
 from scannet_prep.stages.download import fetch as download_fetch
 from scannet_prep.synthetic import write_release
 
@@ -123,15 +124,18 @@ def test_stream_stays_if_the_frames_have_not_their_sizes(release, own_dir, tmp_p
     assert not stream.exists()
 
 
-def test_outage_is_waited_for_once_a_scene_has_come(release, own_dir, tmp_path, monkeypatch):
+def test_outage_ends_the_run_at_its_start_and_is_waited_for_later(
+    release, own_dir, tmp_path, monkeypatch
+):
     _, server = release
     monkeypatch.setattr(download_fetch, "_FIRST_ANSWER_S", 0.3)
     down = [at(ending(f"{name}.sens"), then=Status(503)) for name in SCENES]
-    server.faults = down
-    outcome = fetch(release, own_dir, tmp_path / "out")
-    assert [failure["error"] for failure in outcome.json["failures"]] == ["TransferError"] * 3
-    server.faults = down[1:]
-    assert fetch(release, own_dir, tmp_path / "out").json["made"] == [TRAIN]
+    for scenes in ((), (TRAIN,)):
+        server.faults = down[len(scenes) :]
+        outcome = fetch(release, own_dir, tmp_path / "out")
+        assert (outcome.status, outcome.json["error"]) == (1, "OutageError")
+        assert "no file was served" in outcome.json["message"]
+        assert tuple(find_scenes(tmp_path / "out")) == scenes
 
     back = threading.Timer(2, down.clear)
     server.faults = down
@@ -139,6 +143,23 @@ def test_outage_is_waited_for_once_a_scene_has_come(release, own_dir, tmp_path, 
     outcome = fetch(release, own_dir, tmp_path / "out")
     back.join()
     assert (outcome.status, outcome.json["made"]) == (0, [VAL, TEST]), outcome.stderr
+
+
+def test_stream_that_alone_does_not_come_fails_alone(release, own_dir, tmp_path, monkeypatch):
+    """Meanwhile, another stream arrives."""
+    _, server = release
+    monkeypatch.setattr(download_fetch, "_FIRST_ANSWER_S", 0.3)
+    other = tmp_path / "out/.scannet-prep-streams" / VAL / f".{VAL}.sens.part"
+    other.parent.mkdir(parents=True)
+    missing = ending(f"{TRAIN}.sens")
+    server.faults = [
+        at(missing, then=lambda *_: other.write_bytes(b"part")),
+        at(missing, then=Status(503)),
+    ]
+    outcome = fetch(release, own_dir, tmp_path / "out")
+    server.faults = []
+    assert (outcome.status, outcome.json["made"]) == (3, [VAL, TEST])
+    assert outcome.json["failures"][0]["error"] == "TransferError"
 
 
 def test_killed_run_continues_and_keeps_what_it_has(release, own_dir, tmp_path):

@@ -2,7 +2,8 @@
 
 task --> worker --> a result
                 --> an exception: a Finding, and the other tasks go on
-                --> an OutputError: the run ends, since no other task could write either
+                --> an OutputError or OutageError: the run ends, since no other task could write
+                    or fetch anything either
                 --> the worker is killed: the task runs again at the end, alone
                                         --> a result
                                         --> killed again: a Finding
@@ -25,7 +26,7 @@ from typing import Any, TypeVar
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.machine import keep_freed_memory
 from scannet_prep.base.version import VERSION
-from scannet_prep.errors import OutputError, UsageError, WorkerDiedError
+from scannet_prep.errors import OutageError, OutputError, UsageError, WorkerDiedError
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
@@ -62,6 +63,7 @@ def run_tasks(
 
     Raises:
         OutputError: A task could not write.
+        OutageError: The server of a task has served nothing for too long.
         WorkerDiedError: Worker processes cannot be started.
     """
     call = pickle.dumps((make, context))
@@ -107,7 +109,7 @@ def _try(task: Any, call: bytes) -> Any:  # noqa: ANN401 - the result of any fun
     try:
         make, context = _load_call(call)
         return make(task, context)
-    except OutputError as error:
+    except (OutputError, OutageError) as error:
         return error
     except Exception as error:  # noqa: BLE001 - a bug must not stop the others; its traceback is kept
         return Finding.from_error(error, task.source, task.scene_id)
@@ -126,7 +128,7 @@ def _find_outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - as above
         raise
     except Exception as error:  # noqa: BLE001 - executors have errors of their own for lost tasks
         return WorkerDiedError(f"{type(error).__name__}: {error}")
-    if isinstance(outcome, OutputError):
+    if isinstance(outcome, Exception):
         raise outcome
     return outcome
 

@@ -35,6 +35,7 @@ from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,
     MissingFileError,
+    OutageError,
     ScanNetPrepError,
     TransferError,
     UsageError,
@@ -326,6 +327,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
 
     Raises:
         TransferError: The server does not send one of them.
+        OutageError: It has served nothing for too long, to no worker.
         OutputError: The folder cannot be written to.
     """
     from scannet_prep.stages import download
@@ -336,10 +338,26 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
         selection=Selection(scene_ids=(task.scene_id,)),
         base_url=context.base_url,
     )
-    is_known = bool(find_scenes(task.path.parent))
-    report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
+    before = _find_arrived(task)
+    try:
+        report = download.run(files, jobs=1, accepts_terms=True, is_known=bool(before[0]))
+    except OutageError as error:
+        if _find_arrived(task) == before:
+            raise
+        raise TransferError(*error.args) from None
     for failure in report.failures:
         raise TransferError(str(failure), failure.hint)
+
+
+def _find_arrived(task: SceneTask) -> tuple[Collection[str], Collection[tuple[str, int]]]:
+    """Find the scenes that are complete, and the files of streams that are here, with sizes."""
+    streams = set()
+    for folder, _, names in os.walk(task.source.parents[2]):
+        for name in names:
+            if STREAM.suffix in name:
+                with suppress(OSError):  # removed meanwhile
+                    streams.add((name, os.path.getsize(os.path.join(folder, name))))
+    return find_scenes(task.path.parent).keys(), streams
 
 
 def _find_fetched(task: SceneTask, outcome: Any) -> Iterator[Path]:  # noqa: ANN401 - or a Finding

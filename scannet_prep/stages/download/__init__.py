@@ -76,7 +76,8 @@ def run(
         OutputError: Another run is working in the folder.
         FileError: `scannet.lock` is damaged.
         OutputError: The folder cannot be written to, or the disk is full or too small.
-        TransferError: The server has served nothing in this run, or refuses all of the first files.
+        OutageError: The server has served nothing for too long.
+        TransferError: It refuses all of the first files.
     """
     data_dir = plan.data_dir
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)

@@ -30,7 +30,13 @@ from scannet_prep.base.files import writing
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import format_duration
-from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
+from scannet_prep.errors import (
+    DiskFullError,
+    FileError,
+    OutageError,
+    OutputError,
+    TransferError,
+)
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, check_file
 from scannet_prep.remote.addresses import hide_secrets
 from scannet_prep.remote.http import HttpClient, RefusalError, RequestError
@@ -156,7 +162,8 @@ class Fetcher:
         """Check existing files and fetch the others, until each is there or given up.
 
         Raises:
-            TransferError: The server has served nothing for too long, or refuses the first files.
+            OutageError: The server has served nothing for too long.
+            TransferError: It refuses the first files.
             DiskFullError: The disk is full.
         """
         threads = ThreadPoolExecutor(jobs, thread_name_prefix="download")
@@ -301,7 +308,8 @@ class Fetcher:
         """Find out whether the server is up. If not, pause; the failures so far are not counted.
 
         Raises:
-            TransferError: It has served nothing for too long, or refuses even the first files.
+            OutageError: It has served nothing for too long.
+            TransferError: It refuses even the first files.
         """
         served = self._report.fetched or self._report.kept
         # Any of them: the server may have removed some since.
@@ -316,7 +324,8 @@ class Fetcher:
             base_url = hide_secrets(self._report.plan.base_url)
             name = task.file.local_path
             problem = f"{base_url}: no file was served; {name}: {error.message}"
-            raise TransferError(problem, error.hint or _HINT_CONTINUE)
+            ending = TransferError if is_refused else OutageError
+            raise ending(problem, error.hint or _HINT_CONTINUE)
         self._width = max(1, self._width // 2)
         self._pauses = min(self._pauses + 1, _MAX_PAUSES)
         self._pause()
