@@ -319,6 +319,7 @@ def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, 
         frame.read("depth")
     small = extract(raw_dir, tmp_path / "small", "--layout", "monosdf").json["failures"]
     assert small[0]["message"].endswith(" pixels of color, too few for a square of 768")
+    assert small[0]["hint"] == "choose another layout for this scene"
 
 
 @pytest.mark.parametrize(
@@ -363,16 +364,16 @@ def test_depth_is_not_compared_between_cameras_at_different_places(raw_dir, tmp_
 @pytest.mark.parametrize(
     ("layout", "words", "problem"),
     [
-        ("embodiedscan", "--at-most 5", "needs at_most: None, not 5"),
-        ("embodiedscan", "--size 8x6", "needs size: None, not (8, 6)"),
-        ("embodiedscan", "--no-keep-lost", "needs keeps_lost: True, not False"),
-        ("colmap", "--keep-lost", "needs keeps_lost: False, not True"),
+        ("embodiedscan", "--at-most 5", "needs at-most: none, not at-most: 5"),
+        ("embodiedscan", "--size 8x6", "needs size: none, not size: 8x6"),
+        ("embodiedscan", "--no-keep-lost", "needs keep-lost: yes, not keep-lost: no"),
+        ("colmap", "--keep-lost", "needs keep-lost: no, not keep-lost: yes"),
         ("nerfstudio", "--with color pose", "has no place for pose"),
-        ("relpose", "--no-keep-lost", "needs keeps_lost: True, not False"),
-        ("cut3r", "--size 8x6", "needs size: None, not (8, 6)"),
-        ("cut3r", "--keep-lost", "needs keeps_lost: False, not True"),
-        ("sens", "--size 8x6", "needs size: None, not (8, 6)"),
-        ("simplerecon", "--every 2", "needs every: 1, not 2"),
+        ("relpose", "--no-keep-lost", "needs keep-lost: yes, not keep-lost: no"),
+        ("cut3r", "--size 8x6", "needs size: none, not size: 8x6"),
+        ("cut3r", "--keep-lost", "needs keep-lost: no, not keep-lost: yes"),
+        ("sens", "--size 8x6", "needs size: none, not size: 8x6"),
+        ("simplerecon", "--every 2", "needs every: 1, not every: 2"),
     ],
 )
 def test_options_that_would_break_a_reader_are_refused(raw_dir, tmp_path, layout, words, problem):

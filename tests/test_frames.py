@@ -219,7 +219,8 @@ def test_options_select_frames_and_a_dry_run_counts_them(
 def test_resized_images_have_the_size_and_matching_intrinsics(streams_dir, out_dir):
     outcome = extract(streams_dir, out_dir, *EVERYTHING, "--size", "8x6")
     assert outcome.status == 0
-    assert "size: 8x6, contents: color depth pose labels instances," in outcome.stderr
+    options = "every: 1, size: 8x6, with: color depth pose labels instances, label-set: raw, layout"
+    assert f"{options}: official\n" in outcome.stderr
 
     scene = FrameFolder(out_dir)[TRAIN]
     matrix = np.loadtxt(out_dir / TRAIN / "intrinsic/intrinsic_color.txt")
@@ -370,7 +371,10 @@ def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
         return extract(streams_dir, out_dir, *options, *words)
 
     text = f"# ScanNet-1500\n{TEST} 3\n{TRAIN} 2 0\n{TEST} 1\n"
-    assert extract_list(text).json["made"] == [TRAIN, TEST]
+    outcome = extract_list(text)
+    assert outcome.json["made"] == [TRAIN, TEST]
+    options = "with: pose, layout: official, keep-lost: yes, frames: "
+    assert outcome.json["options"].startswith(options)
     folder = FrameFolder(out_dir)
     assert (folder[TRAIN].record.frames, folder[TEST].record.frames) == ((0, 2), (1, 3))
     assert extract_list(text).json["kept"] == [TRAIN, TEST]

@@ -50,7 +50,6 @@ from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_pat
 
 # As for `download`: the server is shared.
 _MAX_CONNECTIONS = 8
-_OPTIONS = ("every", "first", "at_most", "size", "contents", "label_set", "layout", "keeps_lost")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -152,10 +151,15 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
+    from scannet_prep.frames.options import FrameOptions
     from scannet_prep.stages import frames
 
     resolve_paths(arguments)
-    options = {name: value for name in _OPTIONS if (value := getattr(arguments, name)) is not None}
+    options = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in FrameOptions.__slots__ and value is not None
+    }
     if arguments.at_most is not None:
         options["every"] = 1
     if arguments.fetch:

@@ -58,7 +58,8 @@ from scannet_prep.release.scenes import Split
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _PNG_LEVEL = 1
 _MILLIMETRES = np.float32(1000)
-_HINT_LAYOUT = "leave depth and vertices out of --with, or choose another layout for this scene"
+_HINT_SIZE = "choose another layout for this scene"
+_HINT_PLACE = f"leave depth and vertices out of --with, or {_HINT_SIZE}"
 
 
 def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dict[str, int]:
@@ -165,18 +166,17 @@ def _choose_cameras(
     color = stream.color_camera
     depth = stream.depth_camera
     size = options.size
-    problem = ""
     compares_pixels = "vertices" in options.contents
     compares_pixels |= layout.aligns_depth and "depth" in options.contents
     if compares_pixels and not np.array_equal(color.extrinsic, depth.extrinsic):
         problem = "its color camera and its depth camera are not at the same place"
+        raise FileError(stream.path, problem, _HINT_PLACE)
     if layout.crop and min(color.size) < min(layout.crop):
         width, height = color.size
         problem = (
             f"has {width} x {height} pixels of color, too few for a square of {layout.crop[0]}"
         )
-    if problem:
-        raise FileError(stream.path, problem, _HINT_LAYOUT)
+        raise FileError(stream.path, problem, _HINT_SIZE)
     if layout.crop:
         color = color.cropped(layout.crop)
     if layout.aligns_depth:

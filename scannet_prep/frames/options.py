@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.json import to_plain
 from scannet_prep.errors import UsageError
 from scannet_prep.release.files import INFO, KINDS, MESH, SPLIT_DIRS, FileKind
 from scannet_prep.release.scenes import Split
@@ -74,6 +73,9 @@ _MATRICES = (
     "extrinsic_depth",
 )
 _MATRIX_FOLDER = {name: f"intrinsic/{name}.txt" for name in _MATRICES}
+# The words of the command line that are not the names of options, and of their values.
+_WORDS = {"contents": "with", "keeps_lost": "keep-lost", "listed": "frames"}
+_VALUES = {"None": "none", "True": "yes", "False": "no"}
 # Where other files tell the numbers and cameras of all frames.
 _EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
 LAYOUTS = {
@@ -286,16 +288,19 @@ class FrameOptions:
         for name, needed in layout.fixed.items():
             value = getattr(self, name)
             if value != needed:
-                problem = f"the layout {self.layout} needs {name}: {needed}, not {value}"
+                expected = _describe(name, needed)
+                problem = f"the layout {self.layout} needs {expected}, not {_describe(name, value)}"
                 raise UsageError(problem, "leave this option out, or choose another layout")
 
     @property
     def text(self) -> str:
-        """The options in words; those that are not used are left out."""
-        options = to_plain(self)
-        options["size"] = "x".join(map(str, self.size or ()))
-        options["contents"] = " ".join(self.contents)
-        return ", ".join(f"{name}: {value}" for name, value in options.items() if value)
+        """The options in the words of the command line; those that are not used are left out."""
+        is_used = {"every": not self.listed, "label_set": "labels" in self.contents}
+        return ", ".join(
+            _describe(name, value)
+            for name in self.__slots__
+            if (value := getattr(self, name)) and is_used.get(name, True)
+        )
 
     def name_files(
         self, scene_id: str, split: Split, number: int = 0, position: int = 0
@@ -357,3 +362,11 @@ class FrameOptions:
         searched = kept if self.keeps_lost else chosen
         lost = [number for number in searched if not is_tracked[number]]
         return tuple(kept), tuple(lost)
+
+
+def _describe(name: str, value: object) -> str:
+    """Describe an option in the words of the command line."""
+    if isinstance(value, tuple):
+        value = ("x" if name == "size" else " ").join(map(str, value))
+    word = _WORDS.get(name, name.replace("_", "-"))
+    return f"{word}: {_VALUES.get(str(value), value)}"

@@ -356,7 +356,7 @@ def _find_arrived(task: SceneTask) -> tuple[Collection[str], Collection[tuple[st
         for name in names:
             if STREAM.suffix in name:
                 with suppress(OSError):  # removed meanwhile
-                    streams.add((name, os.path.getsize(os.path.join(folder, name))))
+                    streams.add((name, Path(folder, name).stat().st_size))
     return find_scenes(task.path.parent).keys(), streams
 
 
