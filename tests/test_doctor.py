@@ -16,7 +16,7 @@ from release_server import ReleaseServer, Status, at
 
 from scannet_prep import doctor
 from scannet_prep.errors import FileError
-from scannet_prep.processed.manifest import check_complete, read_manifest
+from scannet_prep.source.place import open_place
 
 TOPICS = [
     "versions", "cores", "memory", "shared memory", "open files", "environment", "folder",
@@ -100,7 +100,7 @@ def test_scenes_are_counted_and_faults_of_the_place_are_problems(
     (damaged / "manifest.json").write_text("{")
     leave_unfinished(out_dir)
     with pytest.raises(FileError) as fault:
-        check_complete(read_manifest(out_dir), out_dir)
+        open_place(out_dir)
 
     raw = check_by_topic(raw_dir)["scenes"]
     archive = check_by_topic(archive_path)

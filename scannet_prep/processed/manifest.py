@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import Count, Crc32, encode_json, parse_record, to_plain
-from scannet_prep.errors import FileError
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
     ProcessedScene,
@@ -40,7 +39,6 @@ MANIFEST_NAME = "manifest.json"
 
 _FORMAT = "scannet_prep processed folder"
 _HINT_AGAIN = "remove it, and process the folder again"
-_HINT_CONTINUE = "run the same scannet-prep process command again: it continues where it stopped"
 
 
 class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"}):
@@ -171,17 +169,6 @@ def read_manifest(
     if may_be_missing and not path.exists():
         return Manifest(ProcessOptions())
     return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
-
-
-def check_complete(manifest: Manifest, out_dir: Path) -> None:
-    """Refuse a folder whose scenes are not all made yet.
-
-    Raises:
-        FileError: There are such scenes.
-    """
-    if manifest.unfinished:
-        problem = f"processing has not finished: {len(manifest.unfinished):,} scenes are missing"
-        raise FileError(out_dir / MANIFEST_NAME, problem, _HINT_CONTINUE)
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:

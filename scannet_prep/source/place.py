@@ -27,7 +27,6 @@ from scannet_prep.processed.manifest import (
     MANIFEST_NAME,
     Manifest,
     SceneEntry,
-    check_complete,
     parse_manifest,
     processed_path,
     read_manifest,
@@ -55,6 +54,7 @@ _HINT_PROCESSED = (
     "give a folder that scannet-prep process wrote, or an archive of it; "
     "raw scenes have to be unpacked and processed first"
 )
+_HINT_CONTINUE = "run the same scannet-prep process command again: it continues where it stopped"
 _HINT_REMOVE = "remove the file, or process the scene again"
 _HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
 
@@ -187,7 +187,10 @@ class ProcessedScenes(Place):
     """
 
     def __init__(self, name: str, manifest: Manifest) -> None:
-        check_complete(manifest, Path(name))
+        if manifest.unfinished:
+            count = len(manifest.unfinished)
+            problem = f"processing has not finished: {count:,} scenes are missing"
+            raise FileError(Path(name) / MANIFEST_NAME, problem, _HINT_CONTINUE)
         scenes = {}
         for scene_id, entry in manifest.scenes.items():
             scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
