@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -202,6 +202,21 @@ def test_batches_of_scannet_are_full_and_even_and_new_in_each_epoch(world_size, 
         pairs.append({(a, b) for batch in plan for a in batch for b in batch if a < b})
     for before, after in pairwise(pairs):
         assert len(before & after) < 0.03 * len(before)
+
+
+def test_scenes_above_the_budget_leave_others_free_to_change_batches():
+    # Two scenes fill batches of their own; the others change partners as they do without them.
+    lengths = np.random.default_rng(4).integers(50, 150, 60)
+    shares = []
+    for large in ([], [3000, 3000]):
+        sampler = PointBudgetBatchSampler([*lengths, *large], max_points=300)
+        pairs = [
+            {frozenset(pair) for batch in sampler.plan(epoch) for pair in combinations(batch, 2)}
+            for epoch in range(40)
+        ]
+        repeated = sum(len(before & after) for before, after in pairwise(pairs))
+        shares.append(repeated / sum(map(len, pairs)))
+    assert shares[1] < 1.5 * shares[0]
 
 
 def test_scenes_that_are_repeated_are_others_in_each_epoch():

@@ -130,8 +130,9 @@ def _exchange_scenes(
     sizes = lengths.tolist()
     loads = sum_loads(packing, lengths).tolist()
     batch_of = {scene: number for number, batch in enumerate(packing) for scene in batch}
-    # The limits: highest and lowest number of vertices, at equal distances from the mean.
-    mean = sum(loads) / len(loads)
+    # The limits: highest and lowest number of vertices, at equal distances from the mean. Scenes
+    # above the budget do not raise them.
+    mean = sum(min(load, max_points) for load in loads) / len(loads)
     highest = min(max_points, max(*loads, _MAX_EXCESS * mean))
     lowest = 2 * mean - highest
 
