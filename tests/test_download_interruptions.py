@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -29,8 +30,10 @@ from release_server import (
     words,
 )
 
+from scannet_prep.base.progress import Progress
 from scannet_prep.errors import TransferError
-from scannet_prep.raw.lock import read_tree_lock
+from scannet_prep.raw.lock import check_file, read_tree_lock
+from scannet_prep.stages import download
 
 
 def partial_sizes(data_dir):
@@ -99,6 +102,35 @@ def test_interrupted_download_records_its_files_and_the_next_run_continues(serve
     assert fetched(tmp_path) == digests(server.root)
     if name == "content":
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+
+
+def test_no_file_appears_after_an_interrupted_run_has_written_its_records(
+    server, tmp_path, monkeypatch
+):
+    is_checking = threading.Event()
+    is_over = threading.Event()
+
+    def check(*arguments):
+        is_checking.set()
+        assert is_over.wait(30)
+        return check_file(*arguments)
+
+    class Interruption(Progress):
+        def advance(self, *_):
+            if is_checking.is_set():
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(download.fetch, "check_file", check)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(server, tmp_path, bar=Interruption())
+    is_over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("download"):
+            thread.join()
+    assert finished(tmp_path) == {}
+    assert partial_sizes(tmp_path)
+    succeed(*words(server.base_url, tmp_path))
+    assert read_tree_lock(tmp_path).keys() == finished(tmp_path).keys() == fetched(tmp_path).keys()
 
 
 def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written(server, tmp_path):

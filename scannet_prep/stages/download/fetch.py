@@ -186,10 +186,7 @@ class Fetcher:
             self._report.received_bytes = sum(task.part.received_bytes for task in self._tasks)
 
     def fetch(self, task: _Task) -> None:
-        """Keep a file that is there and right; otherwise receive, check and publish it.
-
-        A complete file is recorded before it has its final name, so that an interruption leaves
-        none without its record.
+        """Keep a file that is there and right; otherwise receive, check and record it.
 
         Raises:
             RequestError: One request did not suffice, or brought something else.
@@ -214,7 +211,6 @@ class Fetcher:
             part.drop()
             problem = f"is not what it should be: {error.problem}"
             raise RequestError(problem, _HINT_DAMAGED) from None
-        part.publish()
 
     def _start(self, threads: ThreadPoolExecutor, jobs: int) -> float:
         """Start as many requests as there are connections, unless the server may be down.
@@ -252,6 +248,10 @@ class Fetcher:
         try:
             with writing(task.part.target):
                 future.result()
+                if not task.is_present:
+                    # Not by its thread, which may still run when an interrupted run has written
+                    # its records.
+                    task.part.publish()
         except RequestError as error:
             self._suspects[task] = error
             if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
