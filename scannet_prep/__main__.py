@@ -15,8 +15,12 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from types import FrameType
-from typing import NoReturn
+
+# As in __init__.py: until `main` is called, an interrupt ends in a traceback.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if hasattr(signal, "SIGHUP"):  # not on Windows

@@ -64,7 +64,7 @@ def test_import_loads_no_heavy_packages(code, heavy):
 
 
 def test_root_module_does_not_import_typing_before_signals_are_handled():
-    code = "import sys, scannet_prep; sys.exit('typing' in sys.modules)"
+    code = "import sys, scannet_prep.__main__; sys.exit('typing' in sys.modules)"
 
     assert run_words(PYTHON, "-S", "-c", code, cwd=REPOSITORY_DIR).status == 0
 
