@@ -444,6 +444,7 @@ def test_pointcept_preset_has_the_chances_and_sizes_of_pointcept():
         (lambda: Flip(50), "probability is 50"),
         (lambda: Sometimes(Flip(), -0.1), "p is -0.1"),
         (lambda: Mix3D(collate, 80), "mix_prob is 80"),
+        (lambda: Compose([Flip(), Jitter()]), r"steps are \(\[Flip\(.*, expected transforms"),
         (lambda: CropPoints(9, (3,)), "no label_set"),
         (lambda: CropPoints(9, (3, 150), SCANNET20), "150, which is not a train id of ScanNet20"),
         (lambda: CropPoints(9, ("sofa",), SCANNET20), "'sofa', which is not a train id"),

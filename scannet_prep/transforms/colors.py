@@ -140,8 +140,7 @@ def _check_levels(step_name: str, colors: Columns) -> None:
 
 def _map_levels(levels: Columns, table: Columns) -> Columns:
     """Replace each level of each channel by its entry in a table (3, 256), rounded and clipped."""
-    rounded = np.rint(table)
-    np.clip(rounded, 0, 255, out=rounded)
+    rounded = np.rint(table).clip(0, 255)
     result = np.empty_like(levels)
     new_levels = rounded.astype(np.uint8)
     for axis, channel in enumerate(levels):

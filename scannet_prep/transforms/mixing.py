@@ -121,8 +121,7 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
         if key in first:
             result[key] = first[key]
     if "scene_id" in first:
-        scene_ids = [sample["scene_id"] for sample in samples]
-        result["scene_id"] = "+".join(scene_ids)
+        result["scene_id"] = "+".join(sample["scene_id"] for sample in samples)
     return result
 
 

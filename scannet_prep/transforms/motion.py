@@ -109,11 +109,7 @@ class Flip(Moving):
         is_reflected = generator.random(2) < self.probability
         signs = np.ones(3)
         signs[:2][is_reflected] = -1
-
-        def reflect(columns: Columns) -> Columns:
-            return _by_axis(np.multiply, columns, signs)
-
-        draft.turn(reflect)
+        draft.turn(lambda columns: _by_axis(np.multiply, columns, signs))
 
 
 @dataclass(frozen=True)
@@ -147,11 +143,10 @@ class Scale(Moving):
         factors = generator.uniform(self.smallest, self.largest, count)
         _by_axis(np.multiply, draft.move(), factors)
         if self.anisotropic and "normals" in draft.sample:
-
-            def scale_normals(columns: Columns) -> Columns:
-                return _normalize(_by_axis(np.divide, columns, factors))
-
-            draft.later("normals", scale_normals)
+            draft.later(
+                "normals",
+                lambda columns: _normalize(_by_axis(np.divide, columns, factors)),
+            )
 
 
 @dataclass(frozen=True)
@@ -258,8 +253,7 @@ def _by_axis(function: np.ufunc, columns: Columns, numbers: ArrayLike) -> Column
 def _normalize(columns: Columns) -> Columns:
     """Divide vectors by their lengths, in place. Vectors of length 0 do not change."""
     x, y, z = columns
-    squares = x * x + y * y + z * z
-    lengths = np.sqrt(squares)
+    lengths = np.sqrt(x * x + y * y + z * z)
     lengths[lengths == 0] = 1
     columns /= lengths
     return columns

@@ -43,14 +43,14 @@ class CropPoints(Selecting):
         """Check the size of the crop, and that the classes belong to the label set."""
         if self.max_points < 1:
             raise UsageError(f"CropPoints: max_points is {self.max_points}, expected at least 1")
-        if len(self.classes) and self.label_set is None:
-            raise UsageError(
-                "CropPoints: there are classes, but no label_set, and the train ids of the two "
-                "label sets mean different classes",
-                "CropPoints(..., classes=SCANNET200.tail, label_set=SCANNET200)",
-            )
         for train_id in self.classes:
-            if self.label_set is not None and train_id not in range(len(self.label_set)):
+            if self.label_set is None:
+                raise UsageError(
+                    "CropPoints: there are classes, but no label_set, and the train ids of the two "
+                    "label sets mean different classes",
+                    "CropPoints(..., classes=SCANNET200.tail, label_set=SCANNET200)",
+                )
+            if train_id not in range(len(self.label_set)):
                 raise UsageError(
                     f"CropPoints: classes has {train_id!r}, which is not a train id of "
                     f"{self.label_set.name}"

@@ -77,11 +77,19 @@ class Compose(Transform):
     Attributes:
         steps: Callables of (sample, generator). To be picklable, they must be defined at the top
             level of a module.
+
+    Raises:
+        UsageError: A step cannot be called, such as a list of steps.
     """
 
     steps: tuple[Step, ...]
 
     def __init__(self, *steps: Step) -> None:
+        if not all(map(callable, steps)):
+            raise UsageError(
+                f"Compose: steps are {steps!r:.80}, expected transforms",
+                "pass one after the other: Compose(Rotate(), Flip())",
+            )
         # The class is frozen.
         object.__setattr__(self, "steps", steps)
 
