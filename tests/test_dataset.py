@@ -122,6 +122,7 @@ def test_scenes_are_found_by_index_and_id(stored):
         ({"points": [-1]}, r"found -1 to -1, expected .* vertices from 0 to 899"),
         ({"points": [3, 900]}, "found 3 to 900, expected"),
         ({"points": [0.5]}, "points: scene0000_00: found 0.5 to"),
+        ({"points": [[1], [2, 3]]}, "(?s)points: scene0000_00: .*json.dump"),
         ({"points": np.ones(900, bool)}, "found True to True"),
         ({"points": np.arange(900) % 2}, "found 0 to 1, expected"),
     ],

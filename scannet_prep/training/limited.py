@@ -73,8 +73,11 @@ def check_points(
         )
     checked = {}
     for scene_id, vertex_count in zip(scene_ids, lengths.tolist(), strict=True):
-        # Sorted, so that the first and the last one decide.
-        indices = np.unique(points[scene_id])
+        try:
+            # Sorted, so that the first and the last one decide.
+            indices = np.unique(points[scene_id])
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"points: {scene_id}: {error}", _HINT_FORMAT) from None
         # A number for each vertex, of which some are equal.
         is_mask = len(indices) < vertex_count == np.size(points[scene_id])
         if len(indices) and (
