@@ -61,6 +61,14 @@ def test_unpacked_frames_equal_the_packed_ones(unpack, root, tmp_path):
     assert read_tree(tmp_path / "part") == expected
 
 
+def test_scenes_in_folders_of_splits_are_sorted_by_id(root, tmp_path):
+    out_dir = extract(root / "raw", tmp_path / "out", "--layout", "concerto", "--every", "3")
+    assert (out_dir / "test" / TEST).is_dir()
+    succeed("pack", out_dir, "-o", tmp_path / "a.tar.zst")
+    for place in (out_dir, tmp_path / "a.tar.zst"):
+        assert FrameFolder(place).scene_ids == (TRAIN, VAL, TEST)
+
+
 def test_each_file_has_a_frame_and_images_are_stored(root):
     files = read_tree(root / "frames")
     images = [len(data) for name, data in files.items() if name.endswith((".jpg", ".png"))]

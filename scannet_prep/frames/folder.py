@@ -107,7 +107,8 @@ def find_scenes(path: Path) -> dict[str, Path]:
     """Find the folders of the scenes of a folder, by scene, sorted; no record is opened."""
     # Folders that are not finished are hidden. A layout may have a folder above those of scenes.
     paths = [*path.glob(f"[!.]*/{RECORD_NAME}"), *path.glob(f"[!.]*/*/{RECORD_NAME}")]
-    return {path.parent.name: path.parent for path in sorted(paths)}
+    folders = {path.parent.name: path.parent for path in sorted(paths)}
+    return dict(sorted(folders.items()))
 
 
 class FrameFolder:
