@@ -156,8 +156,7 @@ def _select(archive: Archive, selection: Selection) -> list[PackedScene]:
     """
     held = {scene.scene_id: scene for scene in archive.index.scenes}
     selected = selection.find(archive.name, held, _HINT_SCENES)
-    scenes = [scene for scene in archive.index.scenes if scene.scene_id in selected]
-    return scenes[: selection.limit]
+    return [held[scene_id] for scene_id in selected[: selection.limit]]
 
 
 def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Manifest | None:
