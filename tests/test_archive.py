@@ -250,6 +250,10 @@ FORGERIES = {
     "negative size": (forge(NEGATIVE_SIZE), "tar headers"),
     "file that is cut off": (forge(header_of(TXT, size=5000)), "whole"),
     "no checksum": (join_frames([NO_CHECKSUM], INDEX), "is not the one"),
+    "frame without its checksum": (
+        join_frames([compress(encode_members({TXT: b""}), 1)[:-4]], INDEX),
+        "cannot be decompressed",
+    ),
     "older version": (forge({TXT: b""}, version=1), "this version .*version.*\n.*pack it again"),
     "newer version": (forge({TXT: b""}, version=3), "version"),
     "no index": (join_frames([compress(b"", 1)] * 3, b"{}"), "kind"),

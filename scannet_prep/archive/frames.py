@@ -235,23 +235,15 @@ def _decompress(frame: bytes, row: SeekRow) -> memoryview:
     Raises:
         ContentError: It is damaged, is not that of the row, or has more than 1 GiB.
     """
-    size_bytes = row[1]
     try:
         has_checksum = zstandard.get_frame_parameters(frame).has_checksum
         # An intact frame with another row is that of a file that has replaced the archive.
-        if find_row(frame) != row or not has_checksum or size_bytes > MAX_FRAME_BYTES:
+        if find_row(frame) != row or not has_checksum or row[1] > MAX_FRAME_BYTES:
             raise ContentError("its frame is not the one that the seek table lists")
-        # Unlike a bytearray, an empty array is not cleared first.
-        content = np.empty(size_bytes, np.uint8).data
-        with _make_decompressor().stream_reader(frame) as reader:
-            read_bytes = reader.readinto(content)
-            # Reading beyond the end verifies the checksum.
-            reader.read(1)
+        content = _make_decompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ContentError(f"its frame cannot be decompressed: {error}") from None
-    if read_bytes < size_bytes:
-        raise ContentError("its frame is not whole")
-    return content
+    return memoryview(bytearray(content))
 
 
 class PipedFrames:
