@@ -14,7 +14,7 @@ from scannet_prep.synthetic import write_release
 
 SIZE = (64, 48)
 INTRINSIC = make_intrinsic(120, 124, 30.3, 24.2)
-POSES = [make_pose(4), LOST, make_pose(7)]
+POSES = [make_pose(4), LOST, np.zeros_like(LOST), make_pose(7)]
 # Two grids of vertices in the frame of the first camera: a sloping one that fills the image, and a
 # small one before its middle.
 STEPS = [np.mgrid[-20:21, -20:21].reshape(2, -1).T, np.mgrid[-5:6, -5:6].reshape(2, -1).T]
@@ -22,12 +22,14 @@ SHEETS = [
     np.column_stack([0.045 * STEPS[0], 2 + 0.02 * STEPS[0][:, 0]]),
     np.column_stack([0.021 * STEPS[1], np.full(121, 1.3)]),
 ]
+# The corners of a face that would hide both, but is nearer than sensors measure.
+NEAR = np.array([(-0.1, -0.1, 0.05), (0.1, -0.1, 0.05), (0, 0.2, 0.05)])
 
 
 def make_mesh():
     """Make both sheets, in the frame of the scan."""
-    positions = np.concatenate(SHEETS) @ POSES[0][:3, :3].T + POSES[0][:3, 3]
-    faces = []
+    positions = np.concatenate([*SHEETS, NEAR]) @ POSES[0][:3, :3].T + POSES[0][:3, 3]
+    faces = [len(positions) - np.array([[3, 2, 1]])]
     for first, count in ((0, 41), (41 * 41, 11)):
         grid = first + np.arange(count * count).reshape(count, count)
         corner = grid[:-1, :-1].ravel()
@@ -75,14 +77,14 @@ def extract(raw_dir, *words):
 
 
 def test_pixels_of_depth_see_vertices_where_depth_was_measured(raw_dir):
-    frame, lost, turned = extract(raw_dir, "--with", "color", "vertices", "--keep-lost")
+    frame, *lost, turned = extract(raw_dir, "--with", "color", "vertices", "--keep-lost")
     _, expected, _ = look(0)
     expected[:20] = -1
     vertices = frame.read("vertices")
     assert vertices.dtype == np.int32
     assert (expected >= 41 * 41).sum() > 10
     assert np.array_equal(vertices, expected)
-    assert set(lost.read("vertices").ravel()) == {-1}
+    assert {*np.ravel([other.read("vertices") for other in lost])} == {-1}
     # It sees the sheets elsewhere, at a depth that was not measured.
     assert not np.array_equal(turned.read("vertices"), expected)
     succeed("verify", raw_dir.parent / "out")
