@@ -8,7 +8,7 @@ import re
 # password may contain a slash, against the rules; a port is not taken for one.
 _SECRETS = re.compile(
     r"(?<=//)(?:[^/?\s]*|[^/?\s:]*:(?!\d*/)[^?\s]*)(?=@)"
-    r"|(?<=\?)[^\s')]+"
+    r"|(?<=\?)\S+"
 )
 
 
