@@ -16,12 +16,14 @@ from commands import (
     PYTHON,
     SCENES,
     Outcome,
+    raw_file,
     run_command,
     run_main,
     run_on_terminal,
     run_words,
     succeed,
 )
+from tiny import make_stream
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
@@ -326,6 +328,21 @@ def test_closed_streams_do_not_stop_the_command(redirection, whole_dir, tmp_path
     assert "BrokenPipe" not in outcome.stderr
     if redirection == "2>&- <&-":
         assert outcome.json["exit_status"] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["process RAW", "frames RAW", "download --types seg --accept-terms --scenes scene0000_00"],
+)
+def test_error_in_a_deleted_folder_names_what_cannot_be_written(words, raw_dir, tmp_path):
+    raw_file(raw_dir, ".sens").write_bytes(make_stream())
+    command = words.replace("RAW", str(raw_dir))
+    script = f"mkdir gone && cd gone && rmdir ../gone && {PYTHON} -m scannet_prep {command} -o out"
+
+    outcome = run_words("sh", "-c", script, cwd=tmp_path)
+
+    assert outcome.status == 1
+    assert "error: out: cannot be written: No such file or directory" in outcome.stderr
 
 
 def test_letters_that_the_terminal_lacks_are_escaped(whole_dir, tmp_path):

@@ -135,7 +135,7 @@ def plan(
         selection = replace(selection, scene_ids=tuple(listed))
     listing = _list_streams(raw_dir, out_dir) if base_url else list_raw(raw_dir)
     label_map = label_map_at(listing.label_map)
-    if os.path.realpath(out_dir) == os.path.realpath(raw_dir):
+    if out_dir.exists() and raw_dir.exists() and out_dir.samefile(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
     before = _read_manifest(out_dir)
     digest = Fingerprint.from_file(list_path).crc32 if list_path else ""

@@ -10,7 +10,6 @@ is refused, unless it makes all scenes again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -99,7 +98,7 @@ def plan(
     """
     selection = selection or Selection()
     listing = list_raw(raw_dir)
-    is_raw = os.path.realpath(out_dir) == os.path.realpath(raw_dir)
+    is_raw = out_dir.exists() and out_dir.samefile(raw_dir)
     if is_raw or (out_dir / EXPORT_NAME).exists() or out_dir.is_file():
         problem = "is a file, an export or the raw tree, expected a folder for processed scenes"
         raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER)

@@ -83,7 +83,7 @@ def run(
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     check_terms(data_dir, accepts_terms=accepts_terms)
     # scans/ holds nearly all files, and may be a link to another disk.
-    check_space((data_dir / SPLIT_DIRS[Split.TRAIN]).resolve(), plan.missing_bytes)
+    check_space(data_dir / SPLIT_DIRS[Split.TRAIN], plan.missing_bytes)
     if not has_accepted_terms(data_dir):
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
