@@ -95,8 +95,8 @@ def test_folder_archive_and_raw_tree_hold_the_same_scenes(root):
 
     assert archive.manifest == folder.manifest
     for scene_id in SCENES:
-        data = bytes(folder.read_file(scene_id).data)
-        assert bytes(archive.read_file(scene_id).data) == data
+        data = bytes(folder.open_arrays(scene_id).data)
+        assert bytes(archive.open_arrays(scene_id).data) == data
         for place in (archive, raw):
             assert b"".join(encode_processed(place.read(scene_id))) == data
 

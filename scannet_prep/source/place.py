@@ -206,33 +206,14 @@ class ProcessedScenes(Place):
         """Return the path of a scene's file; for an archive, a text for messages."""
 
     @abstractmethod
-    def read_file(self, scene_id: str) -> NpzReader:
-        """Read the whole file of a scene into new, writable memory.
-
-        Raises:
-            FileError: It does not exist any more, or is damaged.
-            TransferError: A server does not send it.
-        """
-
     def open_arrays(self, scene_id: str) -> NpzReader:
-        """Read the file of a scene, to parse single arrays.
+        """Read the file of a scene into new, writable memory, to parse single arrays.
 
         Raises:
             FileError: It does not exist any more, is damaged, or is that of another scene or
                 another folder.
             TransferError: A server does not send it.
         """
-        arrays = self.read_file(scene_id)
-        head = parse_head(arrays)
-        split = self.scenes[scene_id].split
-        problem = ""
-        if head.scene_id != scene_id or head.split != split:
-            problem = f"holds {head.scene_id!r} of {head.split}, expected {scene_id} of {split}"
-        elif head.options != self.options:
-            problem = f"was made with {head.options.flags}, expected {self.options.flags}"
-        if problem:
-            raise FileError(arrays.path, problem, _HINT_CHANGED)
-        return arrays
 
     def read_arrays(self, scene_id: str, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
         """Read some arrays of a scene, without those that it does not need to have, and lacks.
@@ -287,8 +268,8 @@ class ProcessedFolder(ProcessedScenes):
             names = {f"{entry.split}/{path.name}": path}
             yield FileGroup(scene_id, names, entry.fingerprint)
 
-    def read_file(self, scene_id: str) -> NpzReader:
-        """Read the whole file of a scene into new, writable memory."""
+    def open_arrays(self, scene_id: str) -> NpzReader:
+        """Read the file of a scene, and compare the beginning of its description."""
         path = self.file_path(scene_id)
         with open_file(path, MAX_FILE_BYTES) as file:
             size_bytes = os.fstat(file.fileno()).st_size
@@ -296,7 +277,17 @@ class ProcessedFolder(ProcessedScenes):
             data = np.empty(size_bytes, np.uint8).data
             # One call reads a whole file, unless the file becomes shorter meanwhile.
             read_bytes = file.readinto(data)
-        return NpzReader(data[:read_bytes], path)
+        arrays = NpzReader(data[:read_bytes], path)
+        head = parse_head(arrays)
+        split = self.scenes[scene_id].split
+        problem = ""
+        if head.scene_id != scene_id or head.split != split:
+            problem = f"holds {head.scene_id!r} of {head.split}, expected {scene_id} of {split}"
+        elif head.options != self.options:
+            problem = f"was made with {head.options.flags}, expected {self.options.flags}"
+        if problem:
+            raise FileError(path, problem, _HINT_CHANGED)
+        return arrays
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Read a scene, and compare it with the manifest."""
@@ -346,7 +337,7 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
         """Return the archive and the name of a scene's file in it, for messages."""
         return f"{self.name}: {self.scenes[scene_id].split}/{scene_id}.npz"
 
-    def read_file(self, scene_id: str) -> NpzReader:
-        """Read the whole file of a scene into new, writable memory."""
+    def open_arrays(self, scene_id: str) -> NpzReader:
+        """Read the file of a scene, which was the recorded one when it was packed."""
         [(name, data)] = self._archive.iter_files(scene_id)
         return NpzReader(data, f"{self.name}: {name}")
