@@ -63,7 +63,7 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
         format_version: Version of this format.
 
     Raises:
-        ContentError: The number of poses is not that of the frames.
+        ValueError: The number of poses is not that of the frames.
     """
 
     scene_id: SceneIdText
