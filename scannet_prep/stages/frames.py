@@ -128,17 +128,19 @@ def plan(
         FileError: A folder, a record, the list or the label map cannot be read.
         UnknownSceneError: A named scene does not exist.
     """
-    listed = _read_frame_list(list_path) if list_path else {}
-    if listed and selection.scene_ids is not None:
-        raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
-    if listed:
+    listed: FrameList = {}
+    digest = ""
+    if list_path:
+        if selection.scene_ids is not None:
+            raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
+        listed = _read_frame_list(list_path)
+        digest = Fingerprint.from_file(list_path).crc32
         selection = replace(selection, scene_ids=tuple(listed))
     listing = _list_streams(raw_dir, out_dir) if base_url else list_raw(raw_dir)
     label_map = label_map_at(listing.label_map)
     if out_dir.exists() and raw_dir.exists() and out_dir.samefile(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
     before = _read_manifest(out_dir)
-    digest = Fingerprint.from_file(list_path).crc32 if list_path else ""
     chosen = _choose_options({**options, "listed": digest}, label_map, out_dir, before)
 
     # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
@@ -338,26 +340,29 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
         selection=Selection(scene_ids=(task.scene_id,)),
         base_url=context.base_url,
     )
-    before = _find_arrived(task)
+    is_known = bool(find_scenes(task.path.parent))
+    streams_dir = task.source.parents[2]
+    before = _measure_streams(streams_dir)
     try:
-        report = download.run(files, jobs=1, accepts_terms=True, is_known=bool(before[0]))
+        report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
     except OutageError as error:
-        if _find_arrived(task) == before:
+        if _measure_streams(streams_dir) == before:
             raise
+        # Other workers have received something meanwhile.
         raise TransferError(*error.args) from None
     for failure in report.failures:
         raise TransferError(str(failure), failure.hint)
 
 
-def _find_arrived(task: SceneTask) -> tuple[Collection[str], Collection[tuple[str, int]]]:
-    """Find the scenes that are complete, and the files of streams that are here, with sizes."""
+def _measure_streams(streams_dir: Path) -> set[tuple[str, int]]:
+    """Find the names and sizes of streams, as far as they have arrived."""
     streams = set()
-    for folder, _, names in os.walk(task.source.parents[2]):
+    for folder, _, names in os.walk(streams_dir):
         for name in names:
             if STREAM.suffix in name:
                 with suppress(OSError):  # removed meanwhile
                     streams.add((name, Path(folder, name).stat().st_size))
-    return find_scenes(task.path.parent).keys(), streams
+    return streams
 
 
 def _find_fetched(task: SceneTask, outcome: Any) -> Iterator[Path]:  # noqa: ANN401 - or a Finding
