@@ -176,25 +176,27 @@ def find_vertices(
     width, height = camera.size
     if not find_tracked(pose[np.newaxis])[0]:
         return np.full((height, width), -1, np.int32)
-    shift = 0.5 if depth is None else 0
-    pixel_from_camera = camera.intrinsic[:3, :3].astype(np.float64)
-    matrix = pixel_from_camera @ np.linalg.inv(pose.astype(np.float64))[:3]
-    # Column and row, times the depth; and the depth.
-    points = move_columns(mesh.positions.T.astype(np.float64), matrix)
+    camera_from_scan = np.linalg.inv(pose.astype(np.float64))[:3]
+    points = move_columns(mesh.positions.T.astype(np.float64), camera_from_scan)
+    ray_from_camera = camera.intrinsic[:3, :3].astype(np.float64)
+    camera_from_pixel = np.linalg.inv(ray_from_camera)
+    if depth is None:
+        ray_from_camera[:2, 2] -= 0.5
+    # Column and row of the ray to each vertex, times the depth; and the depth.
+    projected = move_columns(points, ray_from_camera)
     faces = mesh.faces[(points[2] > _NEAREST)[mesh.faces].all(axis=1)]
     # Those without area have no inverse.
-    faces = faces[np.linalg.det(points.T[faces]) != 0]
+    faces = faces[np.linalg.det(projected.T[faces]) != 0]
     rays = np.ones((3, height * width))
     rays[1], rays[0] = np.divmod(np.arange(height * width), width)
-    rays[:2] += shift
 
     nearness = np.full(height * width, _NOTHING)
     shown = np.zeros((height * width, 3), np.int32)
     for start in range(0, len(faces), _FACES_AT_ONCE):
         part = faces[start : start + _FACES_AT_ONCE]
-        corners = points.T[part]
+        corners = projected.T[part]
         # The pixels of the rectangle around each face.
-        places = corners[:, :, :2] / corners[:, :, 2:] - shift
+        places = corners[:, :, :2] / corners[:, :, 2:]
         borders = np.ceil(places.min(axis=1)), np.floor(places.max(axis=1))
         first, last = np.clip(borders, 0, np.subtract(camera.size, 1)).astype(int)
         widths, heights = (last - first + 1).T
@@ -212,13 +214,8 @@ def find_vertices(
         is_shown = near == nearness[pixels]
         shown[pixels[is_shown]] = part[face[is_shown]]
 
-    rays[:2] -= shift
-    ends = rays / nearness
-    camera_from_pixel = np.linalg.inv(pixel_from_camera)
-    distances = []
-    for corner in shown.T:
-        offsets = camera_from_pixel @ (points[:, corner] - ends)
-        distances.append(np.linalg.norm(offsets, axis=0))
+    ends = camera_from_pixel @ rays / nearness
+    distances = [np.linalg.norm(points[:, corner] - ends, axis=0) for corner in shown.T]
     if depth is None:
         is_seen = np.min(distances, axis=0) < _MAX_DISTANCE
     else:
