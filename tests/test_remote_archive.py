@@ -109,7 +109,7 @@ def test_server_that_stays_away_is_an_error(server):
     server.start()
     assert source.read(0, 9) == CONTENT[:9]
     server.faults = [at(PATH, then=Gzip())]
-    with pytest.raises(TransferError):
+    with pytest.raises(TransferError, match="gzip in place of the file"):
         source.read(0, 9_000)
 
 

@@ -168,8 +168,7 @@ def list_raw(
     for scene_id in sorted(found):
         chosen[scene_id], *others = _order_folders(found[scene_id])
         for other in others:
-            paths = map(other.path, other.files)
-            unused[other.directory] += [path.name for path in paths]
+            unused[other.directory] += [other.path(kind).name for kind in other.files]
     label_maps.sort(key=lambda path: len(path.parts))
     label_maps = label_maps or _find_above(raw_dir)
     for path in label_maps[1:]:

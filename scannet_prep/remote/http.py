@@ -87,7 +87,7 @@ class HttpAnswer:
     """
 
     def __init__(self, response: requests.Response, client: HttpClient) -> None:
-        self.headers: Mapping[str, str] = response.headers
+        self.headers = response.headers
         self.start: int | None = 0
         # None if the body is chunked.
         self.size_bytes: int | None = response.raw.length_remaining
@@ -109,11 +109,14 @@ class HttpAnswer:
         No file of the release is empty, or begins with `<`.
 
         Raises:
-            RequestError: The status is another one, the body is empty or a web page, or nothing
-                arrives.
+            RequestError: The status is another one, the body is empty, a web page or compressed,
+                or nothing arrives.
         """
         status = self._response.status_code
         if status in (200, 206):
+            # Also without being asked, from a server that keeps files compressed.
+            if self.headers.get("Content-Encoding") == "gzip":
+                raise RefusalError("gzip in place of the file: the server must not compress it")
             self._first = self._read_piece()
             if not self._first:
                 raise RefusalError("nothing in place of the file")
