@@ -270,14 +270,7 @@ class ProcessedFolder(ProcessedScenes):
 
     def open_arrays(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, and compare the beginning of its description."""
-        path = self.file_path(scene_id)
-        with open_file(path, MAX_FILE_BYTES) as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            # NumPy, unlike bytearray, does not fill new memory with zeros first.
-            data = np.empty(size_bytes, np.uint8).data
-            # One call reads a whole file, unless the file becomes shorter meanwhile.
-            read_bytes = file.readinto(data)
-        arrays = NpzReader(data[:read_bytes], path)
+        arrays = _read_whole(self.file_path(scene_id))
         head = parse_head(arrays)
         split = self.scenes[scene_id].split
         problem = ""
@@ -286,7 +279,7 @@ class ProcessedFolder(ProcessedScenes):
         elif head.options != self.options:
             problem = f"was made with {head.options.flags}, expected {self.options.flags}"
         if problem:
-            raise FileError(path, problem, _HINT_CHANGED)
+            raise FileError(arrays.path, problem, _HINT_CHANGED)
         return arrays
 
     def verify(self, scene_id: str) -> list[Finding]:
@@ -341,3 +334,14 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
         """Read the file of a scene, which was the recorded one when it was packed."""
         [(name, data)] = self._archive.iter_files(scene_id)
         return NpzReader(data, f"{self.name}: {name}")
+
+
+def _read_whole(path: Path) -> NpzReader:
+    """Read a file into new, writable memory."""
+    with open_file(path, MAX_FILE_BYTES) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        # NumPy, unlike bytearray, does not fill new memory with zeros first.
+        data = np.empty(size_bytes, np.uint8).data
+        # One call reads a whole file, unless the file becomes shorter meanwhile.
+        read_bytes = file.readinto(data)
+    return NpzReader(data[:read_bytes], path)
