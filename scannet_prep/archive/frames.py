@@ -200,7 +200,15 @@ class SeekableFrames:
         """
         row = self._rows[number].tolist()
         frame = self._source.read(int(self._ends[number]) - row[0], row[0])
-        return _decompress(frame, row)
+        try:
+            has_checksum = zstandard.get_frame_parameters(frame).has_checksum
+            # An intact frame with another row is that of a file that has replaced the archive.
+            if find_row(frame) != row or not has_checksum or row[1] > MAX_FRAME_BYTES:
+                raise ContentError("its frame is not the one that the seek table lists")
+            content = _make_decompressor().decompress(frame, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise ContentError(f"its frame cannot be decompressed: {error}") from None
+        return memoryview(bytearray(content))
 
 
 def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:
@@ -227,23 +235,6 @@ def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:
     kind = describe_beginning(source.read(0, BEGINNING_BYTES)) or "a file of another kind"
     problem = f"is {kind}, expected a whole {SUFFIX} archive, which ends with a seek table"
     raise ArchiveError(source.name, problem, HINT_DAMAGED)
-
-
-def _decompress(frame: bytes, row: SeekRow) -> memoryview:
-    """Decompress a frame into new, writable memory, and verify its checksum.
-
-    Raises:
-        ContentError: It is damaged, is not that of the row, or has more than 1 GiB.
-    """
-    try:
-        has_checksum = zstandard.get_frame_parameters(frame).has_checksum
-        # An intact frame with another row is that of a file that has replaced the archive.
-        if find_row(frame) != row or not has_checksum or row[1] > MAX_FRAME_BYTES:
-            raise ContentError("its frame is not the one that the seek table lists")
-        content = _make_decompressor().decompress(frame, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise ContentError(f"its frame cannot be decompressed: {error}") from None
-    return memoryview(bytearray(content))
 
 
 class PipedFrames:
