@@ -197,6 +197,7 @@ def test_batches_of_scannet_are_full_and_even_and_new_in_each_epoch(world_size, 
         plan = sampler.plan(epoch)
         steps = sum_loads(plan, lengths).reshape(-1, world_size)
         assert steps.mean() / max_points >= 0.94
+        assert steps.min() / steps.mean() >= 0.94
         assert (steps.max(axis=1) / steps.mean(axis=1)).mean() <= 1.003
         assert sum(map(len, plan)) == len(lengths)
         pairs.append({(a, b) for batch in plan for a in batch for b in batch if a < b})

@@ -44,11 +44,16 @@ def folder(root, tmp_path):
 
 @pytest.fixture
 def predictions(folder):
-    """The folder, with predictions of the validation scene, and in `b` of the test scene, too."""
+    """The folder, with predictions of the validation scene, and in `b` of the test scene, too.
+
+    Those in `ids` have some that are no class, as text: 22 is ceiling.
+    """
     for number, name in enumerate(("a", "b", "c/a")):
         (folder / name).mkdir(parents=True)
         np.save(folder / name / f"{VAL}.npy", np.full(VERTICES, number % 2))
     np.save(folder / f"b/{TEST}.npy", np.zeros(VERTICES, int))
+    (folder / "ids").mkdir()
+    np.savetxt(folder / f"ids/{VAL}.txt", np.arange(VERTICES) % 23, fmt="%d")
     return folder
 
 
@@ -185,6 +190,7 @@ def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, 
         (f"{VAL} --png --beside rgb", 2, "only a page shows two colourings"),
         (f"{TRAIN} --pred a", 1, f"a: has no semantic predictions of 1 of 1 scene: {TRAIN}"),
         (f"{VAL} --pred a --pred a --pred a", 2, "3 predictions are given"),
+        (f"{VAL} --pred ids", 1, f"ids/{VAL}.txt: 695 of 2,000 predicted ids are not classes"),
     ],
 )
 def test_wrong_arguments_are_refused_before_a_file_is_written(predictions, words, status, problem):
