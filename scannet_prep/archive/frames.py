@@ -194,7 +194,7 @@ class SeekableFrames:
         """Read the content of a frame into new, writable memory, and verify its checksum.
 
         Raises:
-            ContentError: It is damaged, is none of this archive, or has more than 1 GiB.
+            ContentError: It is damaged, belongs to another archive, or has more than 1 GiB.
             FileError: The archive cannot be read, or was replaced since it was opened.
             TransferError: The server does not send it.
         """
