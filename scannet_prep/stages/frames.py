@@ -13,6 +13,8 @@ where each scene has a raw tree. The run removes it when the frames are complete
 neither read nor removed:
 
     .scannet-prep-streams/<scene>/scans/<scene>/<scene>.sens
+
+The run ends if the server serves nothing to any worker for too long.
 """
 
 from __future__ import annotations
@@ -303,6 +305,7 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
 
     Raises:
         TransferError: The server does not send a file.
+        OutageError: The server has served nothing for too long.
         FileError: A source is missing or damaged, or something is in the way of its folder.
         OutputError: The folder cannot be written to.
     """
@@ -329,7 +332,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
 
     Raises:
         TransferError: The server does not send one of them.
-        OutageError: It has served nothing for too long, to no worker.
+        OutageError: It has served nothing for too long, neither here nor to other workers.
         OutputError: The folder cannot be written to.
     """
     from scannet_prep.stages import download
@@ -355,7 +358,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
 
 
 def _measure_streams(streams_dir: Path) -> set[tuple[str, int]]:
-    """Find the names and sizes of streams, as far as they have arrived."""
+    """Measure what has arrived of streams: their names and sizes."""
     streams = set()
     for folder, _, names in os.walk(streams_dir):
         for name in names:
