@@ -180,7 +180,7 @@ def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:
 
 
 def read_numbers(path: Path) -> IntArray:
-    """Read a text of whole numbers, one per line; `#` begins a comment.
+    """Read a text of whole numbers, one per line; lines that begin with `#` are comments.
 
     Returns:
         int64 (N,).
