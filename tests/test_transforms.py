@@ -68,10 +68,12 @@ def mark(count, annotated):
 
 
 class Tensor:
-    """An array of another package."""
+    """An array of another package, which NumPy cannot convert, as tensors with gradients."""
+
+    shape = (40, 2)
 
     def __array__(self, dtype=None, copy=None):
-        return np.zeros(40)
+        raise TypeError
 
 
 def find_cells(points, size):

@@ -210,7 +210,8 @@ class Draft:
             # Tensors of PyTorch count as arrays.
             if key in _OTHER_KEYS or not hasattr(value, "__array__"):
                 continue
-            row_count = len(np.atleast_1d(value))
+            # The shape alone: some tensors cannot be converted. A number has one row.
+            row_count = (*np.shape(value), 1)[0]
             if key in of_vertices and row_count != vertex_count:
                 raise UsageError(
                     f"{self.step_name}: {key!r} has {row_count:,} rows, "
