@@ -68,12 +68,17 @@ def mark(count, annotated):
 
 
 class Tensor:
-    """An array of another package, which NumPy cannot convert, as tensors with gradients."""
+    """An array of another package; without values, NumPy cannot convert it, as on a GPU."""
 
-    shape = (40, 2)
+    shape = (40,)
+
+    def __init__(self, values=None):
+        self.values = values
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError
+        if self.values is None:
+            raise TypeError
+        return self.values
 
 
 def find_cells(points, size):
@@ -128,6 +133,14 @@ def test_two_composed_transforms_agree_with_one_after_the_other():
 
 
 # Selections.
+
+
+def test_tensor_that_is_named_becomes_an_array_of_the_selected_vertices():
+    sample = make_sample(40)
+    sample |= {"more": Tensor(sample["height"]), "vertex_keys": ["height", "more"]}
+    result = CropPoints(9)(sample, rng(0))
+    assert result["more"].tolist() == result["height"].tolist()
+    assert len(result["more"]) == 9
 
 
 @given(st.integers(1, 45), st.integers(0, 20), st.booleans())

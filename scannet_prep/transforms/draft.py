@@ -194,7 +194,7 @@ class Draft:
             # The arrays that no step has asked for.
             for key in vertex_keys(self.sample):
                 if key not in self._columns:
-                    array = self.sample[key]
+                    array = np.asarray(self.sample[key])
                     result[key] = array.take(self._kept, axis=0, mode="clip")
         return result
 
