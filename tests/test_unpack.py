@@ -70,6 +70,18 @@ def test_parts_of_a_processed_archive_add_up(unpack, whole_dir, packed_dir, tmp_
     assert read_tree(out_dir) == read_tree(whole_dir / "processed")
 
 
+def test_scene_that_failed_and_kept_its_file_is_no_failure_of_a_part(out_dir, tmp_path):
+    def keep_file(manifest):
+        manifest["failures"] = {VAL: {"message": "lies twice", "scene_id": VAL}}
+
+    edit_json(out_dir / "manifest.json", keep_file)
+    archive = tmp_path / "a.tar.zst"
+    assert run_main("pack", out_dir, "-o", archive).status == 0
+    assert unpack_file(archive, "-o", tmp_path / "out", "--scenes", TRAIN).status == 0
+    assert open_place(tmp_path / "out").failures == {}
+    assert not (tmp_path / "out/failed.txt").exists()
+
+
 def test_raw_folder_keeps_its_own_lock(tree, tmp_path):
     write_tree(tree, {"scannet.lock": b"# of the archive\n"})
     pack_tree(tree, tmp_path / "a.tar.zst")

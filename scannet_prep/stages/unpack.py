@@ -121,8 +121,7 @@ def run(
     with run_lock(out_dir), progress.work("unpack", len(scenes), "scenes"):
         before = _check_folder(out_dir, archive.index, arrived)
         present = {path.stem for path in out_dir.glob("**/*")}
-        absent = [scene for scene in scenes if scene.scene_id not in present]
-        needed_bytes = sum(scene.size_bytes for scene in absent)
+        needed_bytes = sum(scene.size_bytes for scene in scenes if scene.scene_id not in present)
         remove_temporaries(*out_dir.glob("**/"))
         check_space(out_dir, needed_bytes)
         if before is not None:
@@ -257,8 +256,13 @@ def _record(
     scenes = dict(before.scenes)
     for scene_id in arrived.scenes.keys() & set(unpacked):
         scenes[scene_id] = arrived.scenes[scene_id]
-    failures = {**before.failures, **arrived.failures}
-    failures |= {failure.scene_id: failure for failure in damaged}
+    # Others that failed have kept their earlier files, which the archive holds.
+    absent = arrived.failures.keys() - arrived.scenes.keys()
+    failures = {
+        **before.failures,
+        **{name: arrived.failures[name] for name in absent},
+        **{failure.scene_id: failure for failure in damaged},
+    }
     failures = {name: failures[name] for name in failures.keys() - scenes.keys()}
     unfinished = set(before.unfinished) - scenes.keys() - failures.keys()
     manifest = msgspec.structs.replace(
