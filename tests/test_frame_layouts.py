@@ -317,6 +317,9 @@ def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, 
     (frame.scene.path / frame.names["depth"]).write_bytes(b"")
     with pytest.raises(FileError, match=r"depth/000004\.npy: "):
         frame.read("depth")
+    patch(frame.scene.path / frame.names["color"], 0, b"?")
+    with pytest.raises(FileError, match=r"image/000004\.png: is not a JPEG or PNG image that can"):
+        frame.read("color")
     small = extract(raw_dir, tmp_path / "small", "--layout", "monosdf").json["failures"]
     assert small[0]["message"].endswith(" pixels of color, too few for a square of 768")
     assert small[0]["hint"] == "choose another layout for this scene"

@@ -350,6 +350,7 @@ def test_scenes_without_stream_are_left_out_unless_they_are_named(raw_dir, out_d
     assert left_out == f"left out, because they have no .sens: {VAL}, {TEST}"
     named = extract(raw_dir, out_dir, "--scenes", TRAIN, VAL)
     assert named.json["failures"][0]["scene_id"] == VAL
+    assert "left out" not in named.stderr
 
     # A scan that is not in the release is in the folder with the split that was told.
     path = raw_file(raw_dir, SENS, "scene0900_00")

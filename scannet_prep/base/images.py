@@ -203,7 +203,7 @@ def _decode(
             if has_size and not only_header:
                 image.load()
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
-        problem = f"is not a {formats[0]} image that can be decoded: {error}"
+        problem = f"is not a {' or '.join(formats)} image that can be decoded: {error}"
         raise ContentError(problem[:200]) from None
     if not has_size:
         width, height = image.size

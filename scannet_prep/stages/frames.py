@@ -147,11 +147,10 @@ def plan(
 
     # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
     # a stream may have been removed to free the disk.
-    wanted = {*before.scenes, *(selection.scene_ids or ())}
     available = {
         scene_id: scene.split
         for scene_id, scene in listing.scenes.items()
-        if STREAM in scene.files or scene_id in wanted
+        if STREAM in scene.files or scene_id in before.scenes or selection.scene_ids
     }
     previous = {scene_id: record.split for scene_id, record in before.scenes.items()}
     selected, failures = select_scenes(available, selection, raw_dir, previous)
