@@ -27,6 +27,7 @@ from tiny import (
     make_stream,
 )
 
+from scannet_prep.base.images import encode_png
 from scannet_prep.errors import FileError
 from scannet_prep.frames import SensorStream
 from scannet_prep.raw.sensor_stream import check_sensor_stream, find_tracked
@@ -123,15 +124,18 @@ def test_depth_is_in_millimetres_for_any_depth_shift_up_to_16_bits(path):
 
 def test_color_is_decoded_as_pillow_does_and_only_from_a_jpeg_image_of_the_right_size(path):
     (pose, _, depth), whole = FRAMES[:2]
-    data = encode_stream([(pose, JPEG, depth), whole])
     with Image.open(io.BytesIO(whole[1])) as image:
         expected = np.array(image)
+    data = encode_stream([(pose, JPEG, depth), whole, (pose, encode_png(expected), depth)])
 
     with open_stream(path, data) as stream:
         assert np.array_equal(stream[1].color(), expected)
-        message = "frame 0 of 2 .*: color is not a JPEG image that can.* at byte 313"
-        with pytest.raises(FileError, match=message):
-            stream[0].color()
+        for number in (0, 2):
+            start = stream[number].offset
+            message = f"frame {number} of 3 .*: color is not a JPEG image that.* at byte {start:,}"
+            with pytest.raises(FileError, match=message):
+                stream[number].color()
+        assert stream[0].offset == 313
     with (
         open_stream(path, patched(SIZES, "<2I", 64, 48, data=data)) as stream,
         pytest.raises(FileError, match=r"32 x 24 .*expected 64 x 48"),

@@ -76,12 +76,13 @@ def encode_jpeg(image: NDArray[np.uint8]) -> bytes:
     return file.getvalue()
 
 
-def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Decode an image in color, JPEG or PNG.
+def decode_color(data: bytes, size: tuple[int, int], *formats: str) -> NDArray[np.uint8]:
+    """Decode an image in color.
 
     Args:
         data: The file.
         size: The expected width and height.
+        formats: `JPEG`, `PNG` or both.
 
     Returns:
         uint8 (H, W, 3), red, green, blue.
@@ -89,7 +90,7 @@ def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
     Raises:
         ContentError: It is damaged, or has another size.
     """
-    image = _decode(data, size, "JPEG", "PNG")
+    image = _decode(data, size, *formats)
     return np.array(image.convert("RGB"), np.uint8)
 
 
@@ -108,10 +109,8 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     """
     check_gray_png(data, size)
     image = np.array(_decode(data, size, "PNG"))
-    if image.dtype == np.uint8:
-        return image
     # Older versions of Pillow make integers of 32 bits from 16.
-    return image.astype(np.uint16)
+    return image if image.dtype == np.uint8 else image.astype(np.uint16)
 
 
 def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
@@ -185,7 +184,7 @@ def _decode(
     *formats: str,
     only_header: bool = False,
 ) -> Any:  # noqa: ANN401 - an image of Pillow
-    """Decode an image of one of these formats, `JPEG` or `PNG`, or only its header, with Pillow.
+    """Decode an image of one of these formats, or only its header, with Pillow.
 
     Raises:
         ContentError: It is damaged, or has another size.
@@ -197,8 +196,7 @@ def _decode(
         # checked before anything is decoded.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            file = io.BytesIO(data)
-            image = Image.open(file, formats=formats)
+            image = Image.open(io.BytesIO(data), formats=formats)
             has_size = image.size == size
             if has_size and not only_header:
                 image.load()

@@ -203,10 +203,11 @@ class ExtractedFrame:
             raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
         data = self.scene.read_file(name)
         camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
-        decode = decode_color if content == "color" else decode_gray
         try:
+            if content == "color":
+                return decode_color(data, camera.size, "JPEG", "PNG")
             if not name.endswith(".npy"):
-                return decode(data, camera.size)
+                return decode_gray(data, camera.size)
             values = np.lib.format.read_array(io.BytesIO(data))
             # Layouts that store depth as an array have metres.
             return np.rint(1000 * values).astype(np.uint16) if content == "depth" else values

@@ -162,7 +162,7 @@ class Frame:
             FileError: It is damaged.
         """
         with self._naming_image("color"):
-            return decode_color(self.jpeg, self.stream.color_camera.size)
+            return decode_color(self.jpeg, self.stream.color_camera.size, "JPEG")
 
     def depth(self) -> NDArray[np.uint16]:
         """Decode the depth image.
@@ -200,10 +200,9 @@ class Frame:
         try:
             yield
         except ContentError as error:
-            frame_count = len(self.stream)
             raise FileError(
                 self.stream.path,
-                f"frame {self.number} of {frame_count} is damaged: "
+                f"frame {self.number} of {len(self.stream)} is damaged: "
                 f"{image} {error.message} "
                 f"(it begins at byte {self.offset:,})",
             ) from None
