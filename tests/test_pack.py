@@ -25,6 +25,9 @@ from commands import (
 )
 
 from scannet_prep import ScanNet
+from scannet_prep.archive.format import Index, PackedScene
+from scannet_prep.archive.writing import FileGroup, encode_archive
+from scannet_prep.errors import OutputError
 from scannet_prep.source.place import open_place
 
 
@@ -91,6 +94,18 @@ def test_scene_that_the_manifest_does_not_list_is_left_out(out_dir, tmp_path):
     outcome = run_main("pack", out_dir, "-o", tmp_path / "a.tar.zst", "--json")
     assert outcome.json["left_out"] == ["train/scene0001_00.npz"]
     assert outcome.json["splits"] == {"train": 1, "val": 1, "test": 1}
+
+
+def test_scenes_that_change_meanwhile_are_an_error_of_pack_or_of_the_archive(out_dir, tmp_path):
+    path = tmp_path / "a.tar.zst"
+    others = FileGroup("", {"manifest.json": out_dir / "manifest.json"})
+    options = {"level": 1, "jobs": 1, "advance": print}
+    path.write_bytes(b"".join(encode_archive(Index("processed"), others, [], **options)))
+    outcome = run_main("unpack", path, cwd=tmp_path)
+    assert (outcome.status, "lists other scenes" in outcome.stderr) == (1, True)
+    index = Index("processed", (PackedScene(VAL, "val", 1),))
+    with pytest.raises(OutputError, match="changed while"):
+        list(encode_archive(index, others, [], **options))
 
 
 def test_scenes_that_failed_in_processing_are_listed_with_status_3(raw_dir, tmp_path):
@@ -164,11 +179,8 @@ def test_wrong_usage_is_refused(out_dir, tmp_path):
     }.items():
         outcome = run_main("pack", out_dir, *words, cwd=tmp_path)
         assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr
-    for words, message in {
-        (out_dir, "-o", tmp_path / "processed/manifest.json/a.tar.zst"): "is a file",
-    }.items():
-        outcome = run_main("pack", *words, cwd=tmp_path)
-        assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
+    outcome = run_main("pack", out_dir, "-o", out_dir / "manifest.json/a.tar.zst")
+    assert (outcome.status, "is a file" in outcome.stderr) == (1, True), outcome.stderr
 
 
 def test_full_disk_keeps_the_old_archive_and_a_broken_pipe_is_a_clear_error(whole_dir, tmp_path):

@@ -29,7 +29,7 @@ from scannet_prep.archive.frames import (
 )
 from scannet_prep.base.files import Buffer, Fingerprint, open_file, read_file
 from scannet_prep.base.json import encode_json
-from scannet_prep.errors import FileError
+from scannet_prep.errors import FileError, OutputError
 
 _HINT_PLACE = "move them to scans/SCENE/ and scans_test/SCENE/, then pack again"
 _HINT_CHANGED = "run the command again that made it, then pack again"
@@ -135,16 +135,21 @@ def encode_archive(
     Raises:
         FileError: A file cannot be read, is not the one that was recorded, or lies where no file of
             its scene belongs.
+        OutputError: There are more or fewer groups than the index lists.
     """
     content = encode_members({INDEX_NAME: encode_json(index)}) + others.encode()
     first = compress(content, level)
     rows = array("I", find_row(first))
     yield first
+    missing = sum(scene.frames for scene in index.scenes)
     make_frame = partial(_make_frame, index.kind, level)
     for group, frame in _make_frames(make_frame, groups, jobs):
         rows.extend(find_row(frame))
+        missing -= 1
         yield frame
         advance(group)
+    if missing:
+        raise OutputError("scenes were changed while they were packed", "pack them again")
     last = compress(END_OF_TAR, level)
     rows.extend(find_row(last))
     yield last

@@ -56,6 +56,7 @@ _HINT_PROCESSED = (
 )
 _HINT_CONTINUE = "run the same scannet-prep process command again: it continues where it stopped"
 _HINT_REMOVE = "remove the file, or process the scene again"
+_HINT_PACK = "pack the folder again"
 _HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
 
 
@@ -322,9 +323,7 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        data = archive.others.get(MANIFEST_NAME, b"")
-        manifest = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
-        ProcessedScenes.__init__(self, archive.name, manifest)
+        ProcessedScenes.__init__(self, archive.name, read_packed_manifest(archive))
 
     def file_path(self, scene_id: str) -> str:
         """Return the archive and the name of a scene's file in it, for messages."""
@@ -334,6 +333,19 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
         """Read the file of a scene, which was the recorded one when it was packed."""
         [(name, data)] = self._archive.iter_files(scene_id)
         return NpzReader(data, f"{self.name}: {name}")
+
+
+def read_packed_manifest(archive: Archive) -> Manifest:
+    """Read the manifest of an archive of processed scenes.
+
+    Raises:
+        FileError: It is damaged, or lists other scenes than the archive has.
+    """
+    name = f"{archive.name}: {MANIFEST_NAME}"
+    manifest = parse_manifest(archive.others.get(MANIFEST_NAME, b""), name)
+    if manifest.scenes.keys() != {scene.scene_id for scene in archive.index.scenes}:
+        raise FileError(name, "lists other scenes than the archive has", _HINT_PACK)
+    return manifest
 
 
 def _read_whole(path: Path) -> NpzReader:

@@ -36,12 +36,11 @@ from scannet_prep.errors import FileError, MissingFileError, OutputError
 from scannet_prep.processed.manifest import (
     MANIFEST_NAME,
     Manifest,
-    parse_manifest,
     read_manifest,
     write_manifest,
 )
 from scannet_prep.raw.lock import LOCK_NAME
-from scannet_prep.source.place import find_kind
+from scannet_prep.source.place import find_kind, read_packed_manifest
 from scannet_prep.source.trees import Frames
 from scannet_prep.stages.scene_run import FAILED_NAME, write_failed_list
 from scannet_prep.stages.selection import Selection
@@ -109,10 +108,7 @@ def run(
     else:
         archive = open_archive(place)
     kind = archive.index.kind
-    arrived = None
-    if kind == "processed":
-        data = archive.others.get(MANIFEST_NAME, b"")
-        arrived = parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}")
+    arrived = read_packed_manifest(archive) if kind == "processed" else None
     scenes = _select(archive, selection)
     out_dir = out_dir or _FOLDERS[kind]
     make_directory(out_dir)
