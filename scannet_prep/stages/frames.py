@@ -33,6 +33,7 @@ import msgspec
 
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.json import encode_json
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,
@@ -58,7 +59,7 @@ from scannet_prep.stages.selection import Selection, select_scenes
 __all__ = ["count", "plan", "run"]
 
 FrameList: TypeAlias = Mapping[str, Sequence[int]]
-"""The numbers of frames by scene, ascending."""
+"""The numbers of frames by scene, both sorted."""
 
 # No stream has a frame of ten digits.
 _LISTED = re.compile(r"\S+(\s+[0-9]{1,9})+")
@@ -136,7 +137,7 @@ def plan(
         if selection.scene_ids is not None:
             raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
         listed = _read_frame_list(list_path)
-        digest = Fingerprint.from_file(list_path).crc32
+        digest = Fingerprint.from_bytes(encode_json(listed)).crc32
         selection = replace(selection, scene_ids=tuple(listed))
     listing = _list_streams(raw_dir, out_dir) if base_url else list_raw(raw_dir)
     label_map = label_map_at(listing.label_map)
@@ -208,7 +209,7 @@ def _read_frame_list(path: Path) -> FrameList:
             raise FileError(path, problem, "a line looks like: scene0707_00 15 30")
         scene_id, *numbers = line.split()
         frames[scene_id].update(map(int, numbers))
-    return {scene_id: sorted(numbers) for scene_id, numbers in frames.items()}
+    return {name: sorted(numbers) for name, numbers in sorted(frames.items())}
 
 
 def _list_streams(raw_dir: Path, out_dir: Path) -> RawListing:
