@@ -129,9 +129,10 @@ def test_outage_ends_the_run_at_its_start_and_is_waited_for_later(
 ):
     _, server = release
     monkeypatch.setattr(download_fetch, "_FIRST_ANSWER_S", 0.3)
-    down = [at(ending(f"{name}.sens"), then=Status(503)) for name in SCENES]
+    names = [f"{name}{suffix}" for name in SCENES for suffix in (".sens", ".txt")]
+    down = [at(ending(name), then=Status(503)) for name in names]
     for scenes in ((), (TRAIN,)):
-        server.faults = down[len(scenes) :]
+        server.faults = down[2 * len(scenes) :]
         outcome = fetch(release, own_dir, tmp_path / "out")
         assert (outcome.status, outcome.json["error"]) == (1, "OutageError")
         assert "no file was served" in outcome.json["message"]
@@ -146,15 +147,12 @@ def test_outage_ends_the_run_at_its_start_and_is_waited_for_later(
 
 
 def test_stream_that_alone_does_not_come_fails_alone(release, own_dir, tmp_path, monkeypatch):
-    """Meanwhile, another stream arrives."""
+    """A mirror may lack the metadata, which are not needed."""
     _, server = release
-    monkeypatch.setattr(download_fetch, "_FIRST_ANSWER_S", 0.3)
-    other = tmp_path / "out/.scannet-prep-streams" / VAL / f".{VAL}.sens.part"
-    other.parent.mkdir(parents=True)
-    missing = ending(f"{TRAIN}.sens")
+    monkeypatch.setattr(download_fetch, "_FIRST_PAUSE_S", 1e-4)
     server.faults = [
-        at(missing, then=lambda *_: other.write_bytes(b"part")),
-        at(missing, then=Status(503)),
+        at(ending(f"{TRAIN}.sens"), then=Status(503)),
+        at(ending(f"{VAL}.txt"), then=Status(404)),
     ]
     outcome = fetch(release, own_dir, tmp_path / "out")
     server.faults = []

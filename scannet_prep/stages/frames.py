@@ -14,7 +14,7 @@ neither read nor removed:
 
     .scannet-prep-streams/<scene>/scans/<scene>/<scene>.sens
 
-The run ends if the server serves nothing to any worker for too long.
+The run ends if the server serves nothing for too long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,
     MissingFileError,
-    OutageError,
     ScanNetPrepError,
     TransferError,
     UsageError,
@@ -49,7 +48,7 @@ from scannet_prep.frames.options import LAYOUTS, STREAM, FrameOptions
 from scannet_prep.processed.manifest import processed_path
 from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.tree import RawListing, RawScene, list_raw, repair_hint
-from scannet_prep.release.files import SPLIT_DIRS
+from scannet_prep.release.files import INFO, SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap, label_map_at
 from scannet_prep.release.scenes import official_splits, read_scene_list
 from scannet_prep.remote.addresses import hide_secrets
@@ -330,42 +329,27 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
 def _fetch(task: SceneTask, context: FramesContext) -> None:
     """Fetch the files of a scene.
 
+    Its metadata come first: they show that the server is up if it does not send the stream.
+
     Raises:
         TransferError: The server does not send one of them.
-        OutageError: It has served nothing for too long, neither here nor to other workers.
+        OutageError: It has served nothing for too long.
         OutputError: The folder cannot be written to.
     """
     from scannet_prep.stages import download
 
     files = download.plan(
         task.source.parents[1],
-        [kind.suffix for kind in context.options.find_sources(task.split)],
+        [kind.suffix for kind in (INFO, *context.options.find_sources(task.split))],
         selection=Selection(scene_ids=(task.scene_id,)),
         base_url=context.base_url,
     )
     is_known = bool(find_scenes(task.path.parent))
-    streams_dir = task.source.parents[2]
-    before = _measure_streams(streams_dir)
-    try:
-        report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
-    except OutageError as error:
-        if _measure_streams(streams_dir) == before:
-            raise
-        # Other workers have received something meanwhile.
-        raise TransferError(*error.args) from None
+    report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
     for failure in report.failures:
-        raise TransferError(str(failure), failure.hint)
-
-
-def _measure_streams(streams_dir: Path) -> set[tuple[str, int]]:
-    """Measure what has arrived of streams: their names and sizes."""
-    streams = set()
-    for folder, _, names in os.walk(streams_dir):
-        for name in names:
-            if STREAM.suffix in name:
-                with suppress(OSError):  # removed meanwhile
-                    streams.add((name, Path(folder, name).stat().st_size))
-    return streams
+        # A mirror may lack the metadata.
+        if not failure.subject.endswith(INFO.suffix):
+            raise TransferError(str(failure), failure.hint)
 
 
 def _find_fetched(task: SceneTask, outcome: Any) -> Iterator[Path]:  # noqa: ANN401 - or a Finding
