@@ -166,7 +166,7 @@ def test_truncated_stream_is_refused_with_the_frame_that_is_not_whole(path, size
 
 def test_complete_streams_are_accepted(path):
     padded = JPEG[:-2] + b"\xff\xff\xff\xd9\0\0"
-    for data in (make_stream(3, 2), make_stream()[:-8], make_stream(color=padded)):
+    for data in (make_stream(3, 2), make_stream(0), make_stream()[:-8], make_stream(color=padded)):
         check(path, data)
 
 

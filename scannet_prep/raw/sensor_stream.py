@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,15 +96,11 @@ class SensorCamera:
         Columns and rows are scaled by their own factors. As whole numbers are the middles of
         pixels, cx becomes `(cx + 0.5) * factor - 0.5`.
         """
-        if size == self.size:
-            return self
-        scaling = np.eye(4)
-        for axis in (0, 1):
-            factor = size[axis] / self.size[axis]
-            scaling[axis, axis] = factor
-            scaling[axis, 2] = 0.5 * factor - 0.5
-        intrinsic = (scaling @ self.intrinsic).astype(np.float32)
-        return SensorCamera(size, intrinsic, self.extrinsic)
+        factors = np.divide(size, self.size)
+        intrinsic = self.intrinsic.astype(np.float64)
+        intrinsic[:2] *= factors[:, np.newaxis]
+        intrinsic[:2, 2] += 0.5 * factors - 0.5
+        return SensorCamera(size, intrinsic.astype(np.float32), self.extrinsic)
 
     def cropped(self, size: tuple[int, int]) -> SensorCamera:
         """Return the camera for the middle of images, of a smaller width and height."""
@@ -208,7 +204,7 @@ class Frame:
             ) from None
 
 
-class SensorStream(AbstractContextManager["SensorStream"]):
+class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
     """A sensor stream: a sequence of frames, read one at a time, and at random.
 
     It is a context manager.
@@ -219,11 +215,13 @@ class SensorStream(AbstractContextManager["SensorStream"]):
     Attributes:
         path: As given.
         size_bytes: Size of the file.
+        offsets: The first byte of each frame in the file, and the byte after the last frame.
         sensor_name: As stored.
         color_camera: The color camera.
         depth_camera: The depth camera.
         depth_shift: Stored depth per metre.
         poses: The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
+        is_tracked: Whether each frame has a usable pose, bool (N,); see `find_tracked`.
 
     Raises:
         MissingFileError: There is no such file.
@@ -237,14 +235,13 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             self._file = stack.enter_context(open_file(self.path, _MAX_FILE_BYTES))
             self.size_bytes = os.fstat(self._file.fileno()).st_size
             header, frames_offset = self._read_header()
-            self._offsets, self._heads = self._find_frames(
-                frames_offset, int(header["frame_count"])
-            )
+            self.offsets, self._heads = self._find_frames(frames_offset, int(header["frame_count"]))
             self._stack = stack.pop_all()
         self.color_camera = _make_camera(header, "color")
         self.depth_camera = _make_camera(header, "depth")
         self.depth_shift = float(header["depth_shift"])
         self.poses = np.array(self._heads["pose"], np.float32)
+        self.is_tracked = find_tracked(self.poses)
 
     def __exit__(self, *_error: object) -> None:
         """Close the file."""
@@ -252,13 +249,9 @@ class SensorStream(AbstractContextManager["SensorStream"]):
 
     def __len__(self) -> int:
         """Return the number of frames."""
-        return len(self._offsets)
+        return len(self._heads)
 
-    def __iter__(self) -> Iterator[Frame]:
-        """Iterate over the frames in their order."""
-        return map(self.__getitem__, range(len(self)))
-
-    def __getitem__(self, number: int) -> Frame:
+    def __getitem__(self, number: int) -> Frame:  # type: ignore[override]
         """Return a frame by its number.
 
         Raises:
@@ -269,20 +262,11 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         return Frame(
             number=number,
             pose=self.poses[number],
-            offset=self._offsets[number],
+            offset=self.offsets[number],
             color_bytes=int(head["color_bytes"]),
             depth_bytes=int(head["depth_bytes"]),
             stream=self,
         )
-
-    @property
-    def is_tracked(self) -> NDArray[np.bool_]:
-        """Whether each frame has a usable pose, bool (N,).
-
-        Its numbers are finite, its last row is 0 0 0 1, and it contains a rotation. Where tracking
-        was lost, the release has poses of -inf, and some of 0 or NaN.
-        """
-        return find_tracked(self.poses)
 
     def read_at(self, offset: int, size_bytes: int) -> bytes:
         """Read bytes of the file.
@@ -328,12 +312,12 @@ class SensorStream(AbstractContextManager["SensorStream"]):
         return header, offset + _HEADER.itemsize
 
     def _find_frames(self, offset: int, frame_count: int) -> tuple[list[int], NDArray[Any]]:
-        """Find the offsets of the frames, and read their heads.
+        """Find the offsets of the frames and of their end, and read their heads.
 
         Raises:
             FileError: The file is truncated, or a size is damaged.
         """
-        offsets = []
+        offsets = [offset]
         heads = []
         for number in range(frame_count):
             end = offset + _FRAME_HEAD.itemsize
@@ -348,33 +332,32 @@ class SensorStream(AbstractContextManager["SensorStream"]):
                     f"is truncated or damaged within frame {number} of {frame_count}, "
                     f"which begins at byte {offset:,}: the file has {self.size_bytes:,} bytes",
                 )
-            offsets.append(offset)
             heads.append(head)
             offset = end
+            offsets.append(offset)
         return offsets, np.frombuffer(b"".join(heads), _FRAME_HEAD)
 
 
 def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Find the poses that are usable, bool (N,); see `SensorStream.is_tracked`.
+    """Find the poses that are usable, bool (N,).
+
+    Their numbers are finite, their last row is 0 0 0 1, and they contain a rotation. Where tracking
+    was lost, the release has poses of -inf, and some of 0 or NaN.
 
     Args:
         poses: (N, 4, 4).
     """
-    is_finite = np.isfinite(poses).all(axis=(1, 2))
-    last_rows = poses[:, 3]
-    has_last_row = (last_rows == (0, 0, 0, 1)).all(axis=1)
+    is_finite = np.isfinite(poses).all(axis=(1, 2), keepdims=True)
     # float64, so that even the product of the greatest numbers of float32 is finite. Some values
     # of NaN cannot be converted without a warning.
-    rotations = np.zeros((len(poses), 3, 3))
-    rotations[is_finite] = poses[is_finite, :3, :3]
-    transposed = rotations.transpose(0, 2, 1)
-    deviations = np.abs(rotations @ transposed - np.eye(3))
-    largest_deviations = deviations.max(axis=(1, 2), initial=0)
-    is_orthonormal = largest_deviations < _ROTATION_TOLERANCE
+    finite = np.where(is_finite, poses, 0).astype(np.float64)
+    rotations = finite[:, :3, :3]
+    deviations = np.abs(rotations @ rotations.transpose(0, 2, 1) - np.eye(3))
+    is_orthonormal = deviations.max(axis=(1, 2), initial=0) < _ROTATION_TOLERANCE
     # The determinant of a reflection is negative.
-    determinants = np.linalg.det(rotations)
-    is_rotation = is_orthonormal & (determinants > 0)
-    return np.asarray(is_finite & has_last_row & is_rotation)
+    is_rotation = is_orthonormal & (np.linalg.det(rotations) > 0)
+    has_last_row = (finite[:, 3] == (0, 0, 0, 1)).all(axis=1)
+    return np.asarray(is_rotation & has_last_row)
 
 
 def check_sensor_stream(path: Path) -> None:
@@ -390,13 +373,11 @@ def check_sensor_stream(path: Path) -> None:
         FileError: The stream is truncated, or a frame is damaged.
     """
     with SensorStream(path) as stream:
-        end = 0
         for frame in stream:
             frame.checked_jpeg()
             frame.depth()
-            image_bytes = frame.color_bytes + frame.depth_bytes
-            end = frame.offset + _FRAME_HEAD.itemsize + image_bytes
         # Only inertial records may follow.
+        end = stream.offsets[-1]
         rest_bytes = stream.size_bytes - end
         stored_count = stream.read_at(end, min(rest_bytes, 8))
         record_count = int.from_bytes(stored_count, "little")
