@@ -165,7 +165,7 @@ def test_frames_of_other_options_and_changed_files_are_refused(root, tmp_path):
         FrameFolder(tmp_path / "c.tar.zst")
 
 
-@pytest.mark.parametrize("layout", ["mmdet3d", "embodiedscan"])
+@pytest.mark.parametrize("layout", ["official", "mmdet3d", "embodiedscan"])
 def test_run_that_stopped_in_its_first_scenes_is_continued_in_any_layout(layout, root, tmp_path):
     frames = extract(root / "raw", tmp_path / "frames", "--layout", layout)
     archive = tmp_path / "a.tar.zst"
