@@ -84,7 +84,7 @@ def test_other_names_are_left_out_and_counted(tree, tmp_path):
     outcome = run_main("pack", tree, "-o", tmp_path / "a.tar.zst", "--json")
     expected = {name.removesuffix("/0.jpg") for name in strangers}
     assert set(outcome.json["left_out"]) == expected
-    assert "left out, because raw trees have no such names: 8 (" in outcome.stderr
+    assert "left out, because they do not belong to raw scenes: 8 (" in outcome.stderr
     unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "out")
     assert read_tree(tmp_path / "out") == TREE
 
@@ -143,6 +143,12 @@ def flatten(raw_dir):
 
 
 REFUSALS = {
+    "empty scene": ("raw", lambda path: (path / "scene0001_00").mkdir(), "0001_00: holds no file"),
+    "scene twice": (
+        "raw",
+        lambda path: shutil.copytree(path / f"scans/{VAL}", path / VAL),
+        "has the same scene as",
+    ),
     "other place": ("raw", flatten, "lies outside of scans/ and scans_test/"),
     "unfinished": ("processed", leave_unfinished, "manifest.json"),
     "changed": (
@@ -175,7 +181,6 @@ def test_wrong_usage_is_refused(out_dir, tmp_path):
         ("-o", "a.zip"): "an archive is a .tar.zst file",
         ("-o", "-", "--json"): "taken by --json",
         ("--level", "23"): "invalid choice: 23",
-        ("--jobs", "0"): "not a whole number of at least 1",
     }.items():
         outcome = run_main("pack", out_dir, *words, cwd=tmp_path)
         assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr

@@ -90,8 +90,13 @@ class RawTree(Place):
         return _process(self._raw_scenes[scene_id], ProcessOptions(), self._label_map)
 
     def iter_groups(self) -> Iterator[FileGroup]:
-        """Iterate over the files of all scenes: a group for each scene."""
+        """Iterate over the files of all scenes: a group for each scene.
+
+        Raises:
+            FileError: A scene has no files, or cannot be used.
+        """
         for scene_id, scene in self._raw_scenes.items():
+            _check_usable(scene)
             paths = map(scene.path, scene.files)
             names = {path.relative_to(self.folder).as_posix(): path for path in paths}
             yield FileGroup(scene_id, names)
@@ -115,8 +120,8 @@ class RawTree(Place):
                 findings += _judge(scene, processed)
                 used = processed.meta.inputs
                 files = {kind: path for kind, path in files.items() if path.name not in used}
-        elif not files:
-            raise FileError(scene.directory, "holds no file of the release", _HINT_DOWNLOAD)
+        else:
+            _check_usable(scene)
         for kind, path in files.items():
             findings += _attempt(scene_id, read_raw_file, kind, path)
         return findings
@@ -217,6 +222,18 @@ def _list_files(scene_folder: Path) -> Iterator[tuple[Path, Fingerprint]]:
     """
     for name, fingerprint in SceneFrames(scene_folder).record.files.items():
         yield scene_folder / name, fingerprint
+
+
+def _check_usable(scene: RawScene) -> None:
+    """Check that a scene has files, and can be used.
+
+    Raises:
+        FileError: It has none, or cannot be used, for example because it lies in two folders.
+    """
+    if scene.problem:
+        raise FileError(scene.directory, scene.problem)
+    if not scene.files:
+        raise FileError(scene.directory, "holds no file of the release", _HINT_DOWNLOAD)
 
 
 def _process(scene: RawScene, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
