@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ class Info:
 
     path: str
     kind: str
-    splits: Mapping[str, Mapping[str, int]] = field(hash=False)
+    splits: Mapping[str, Mapping[str, int]]
     scene_ids: tuple[str, ...]
-    facts: Mapping[str, Any] = field(hash=False)
+    facts: Mapping[str, Any]
 
 
 def run(path: str | Path) -> Info:

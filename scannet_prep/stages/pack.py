@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -58,11 +58,11 @@ class PackReport:
 
     archive: str
     kind: TreeKind
-    splits: Mapping[str, int] = field(hash=False)
+    splits: Mapping[str, int]
     size_bytes: int
     stored_bytes: int
-    failures: list[Finding] = field(hash=False)
-    left_out: list[str] = field(hash=False)
+    failures: list[Finding]
+    left_out: list[str]
 
 
 def _list_files(source: Path, kind: TreeKind) -> tuple[FileGroup, set[str]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -69,8 +69,8 @@ class UnpackReport:
 
     archive: str
     out_dir: Path
-    scenes: list[str] = field(hash=False)
-    failures: list[Finding] = field(hash=False)
+    scenes: list[str]
+    failures: list[Finding]
 
 
 def run(

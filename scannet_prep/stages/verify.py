@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,9 +66,9 @@ class VerifyReport:
     kind: str
     scenes: int
     size_bytes: int
-    splits: Mapping[str, Mapping[str, int]] = field(hash=False)
+    splits: Mapping[str, Mapping[str, int]]
     damaged_scenes: tuple[str, ...]
-    classes: Mapping[str, int] = field(hash=False)
+    classes: Mapping[str, int]
     findings: tuple[Finding, ...]
 
 
