@@ -113,7 +113,8 @@ def encode_instances(
     Args:
         scene: The scene.
         label_set: The label set of the raw ids.
-        numbers: A table of the number of each group, from 1; with 0, vertices become 0.
+        numbers: A table of the number of each group, from 1; 0 for "no group" and for groups
+            without a raw id that become no instance.
 
     Raises:
         ScanNetPrepError: A number is so large that it would reach the next raw id.
@@ -125,8 +126,7 @@ def encode_instances(
             f"1 to {_MAX_NUMBER}"
         )
     raw_ids = raw_ids_by_group(scene.meta.groups, label_set)
-    values = np.where(numbers > 0, raw_ids * 1000 + numbers, 0)
-    return encode_lines(scene.instances, values)
+    return encode_lines(scene.instances, raw_ids * 1000 + numbers)
 
 
 def encode_file(name: str, content: Any) -> list[Any]:  # noqa: ANN401 - see `SceneFiles`
@@ -143,8 +143,11 @@ def box_classes(label_set: LabelSet) -> dict[int, str]:
     Those of ScanNet20 are the 18 classes of VoteNet, in the spelling of the programs.
     """
     spellings = _SPELLINGS_20 if label_set == SCANNET20 else {}
-    things = [label_set[train_id] for train_id in label_set.things]
-    return {thing.raw_id: spellings.get(thing.name, thing.name) for thing in things}
+    return {
+        label_class.raw_id: spellings.get(label_class.name, label_class.name)
+        for label_class in label_set
+        if label_class.train_id in label_set.things
+    }
 
 
 def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:

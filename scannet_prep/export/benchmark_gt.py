@@ -8,8 +8,6 @@ Instances with a class are numbered from 1 in each scene.
 
 from __future__ import annotations
 
-import numpy as np
-
 from scannet_prep.export.arrays import SceneFiles, encode_instances, encode_lines
 from scannet_prep.processed.annotate import raw_ids_by_group
 from scannet_prep.processed.scene import ProcessedScene
@@ -19,7 +17,8 @@ from scannet_prep.release.label_sets import LabelSet
 def export_benchmark_gt(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make both files."""
     raw_ids = raw_ids_by_group(scene.meta.groups, label_set)
-    numbers = np.where(raw_ids > 0, np.cumsum(raw_ids > 0), 0)
+    has_class = raw_ids > 0
+    numbers = has_class.cumsum() * has_class
     name = f"{scene.meta.scene_id}.txt"
     return {
         f"semantic/{name}": encode_lines(getattr(scene, label_set.raw_ids_key)),

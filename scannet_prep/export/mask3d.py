@@ -12,7 +12,6 @@ export, or a link to it, must be at `data/processed/scannet` or `data/processed/
 from __future__ import annotations
 
 import json
-import math
 from operator import itemgetter
 from statistics import fmean
 from typing import Any
@@ -69,32 +68,30 @@ def export_mask3d(
     # Position, colour, normal and segment of each vertex, then raw id and group, (V, 10 or 12).
     segments = segments_of(scene).astype(np.float32)
     columns: list[Any] = [scene.points, scene.colors, scene.normals, segments]
-    if meta.split is Split.TEST:
-        return {matrix_name: np.column_stack(columns)}, entry
-    columns.append(vertex_raw_ids(scene, label_set).astype(np.float32))
-    columns.append(scene.instances)
-    numbers = table_by_group({group.id: group.id + 1 for group in meta.groups}, none=0)
-    truth_name = f"instance_gt/{mode}/{scene_id}.txt"
-    # How often each channel has each level, (3, 256). Exact, because the sums are of integers.
-    levels = np.arange(256)
-    counts = np.array([np.bincount(channel, minlength=256) for channel in scene.colors.T])
-    means = counts @ levels / 255 / len(scene.points)
-    mean_squares = counts @ levels**2 / 255**2 / len(scene.points)
-    entry |= {
-        "scene_type": meta.scene_type,
-        "raw_description_filepath": raw + INFO.suffix,
-        "raw_instance_filepath": raw + AGGREGATION.suffix,
-        "raw_segmentation_filepath": raw + SEGMENTS.suffix,
-        "raw_label_filepath": raw + LABELS_MESH.suffix,
-        "instance_gt_filepath": f"{folder}/{truth_name}",
-        # In 0..1. Mask3D uses the second name for the mean of the squares.
-        "color_mean": means.tolist(),
-        "color_std": mean_squares.tolist(),
-    }
-    return {
-        matrix_name: np.column_stack(columns),
-        truth_name: encode_instances(scene, label_set, numbers),
-    }, entry
+    files: dict[str, Any] = {}
+    if meta.split is not Split.TEST:
+        columns.append(vertex_raw_ids(scene, label_set).astype(np.float32))
+        columns.append(scene.instances)
+        numbers = table_by_group({group.id: group.id + 1 for group in meta.groups}, none=0)
+        truth_name = f"instance_gt/{mode}/{scene_id}.txt"
+        files[truth_name] = encode_instances(scene, label_set, numbers)
+        # Exact, because the sums are of integers.
+        colors = scene.colors.astype(np.int64)
+        means = colors.sum(axis=0) / 255 / len(colors)
+        mean_squares = (colors**2).sum(axis=0) / 255**2 / len(colors)
+        entry |= {
+            "scene_type": meta.scene_type,
+            "raw_description_filepath": raw + INFO.suffix,
+            "raw_instance_filepath": raw + AGGREGATION.suffix,
+            "raw_segmentation_filepath": raw + SEGMENTS.suffix,
+            "raw_label_filepath": raw + LABELS_MESH.suffix,
+            "instance_gt_filepath": f"{folder}/{truth_name}",
+            # In 0..1. Mask3D uses the second name for the mean of the squares.
+            "color_mean": means.tolist(),
+            "color_std": mean_squares.tolist(),
+        }
+    files[matrix_name] = np.column_stack(columns)
+    return files, entry
 
 
 def share_mask3d(
@@ -111,34 +108,34 @@ def share_mask3d(
     databases["train_validation"] = sorted(annotated, key=itemgetter("filepath"))
     files = {}
     for name, entries in databases.items():
-        text = "".join(_encode_mapping(entry, "- ", "  ") for entry in entries)
-        if text:
-            files[f"{name}_database.yaml"] = text
+        if entries:
+            lines = [_encode_mapping(entry, "- ", "  ") for entry in entries]
+            files[f"{name}_database.yaml"] = b"".join(lines)
     # Without this file, Mask3D's loader fails with an UnboundLocalError.
     moments = _DEFAULT_MOMENTS
     if train:
         # All scenes have the same weight.
         pairs = [(entry["color_mean"], entry["color_std"]) for entry in train]
-        means, mean_squares = np.apply_along_axis(fmean, 0, pairs).tolist()
-        variances = [one - mean**2 for mean, one in zip(means, mean_squares, strict=True)]
-        moments = {"mean": means, "std": [math.sqrt(max(0.0, one)) for one in variances]}
+        means, mean_squares = np.apply_along_axis(fmean, 0, pairs)
+        deviations = np.sqrt(np.maximum(mean_squares - means**2, 0))
+        moments = {"mean": means.tolist(), "std": deviations.tolist()}
     files["color_mean_std.yaml"] = _encode_mapping(moments)
     # Classes by raw id. Mask3D takes the train ids from their order.
     blank = "_" if label_set == SCANNET20 else " "
-    text = ""
+    text = b""
     for label_class in label_set:
         values = {
             "color": label_class.color,
             "name": label_class.name.replace(" ", blank),
             "validation": True,
         }
-        text += f"{label_class.raw_id}:\n"
-        text += _encode_mapping(values, "  ", "  ")
+        text += _encode_mapping(values, f"{label_class.raw_id}:\n  ", "  ")
     files["label_database.yaml"] = text
-    return {name: text.encode("ascii") for name, text in files.items()}
+    return files
 
 
-def _encode_mapping(values: dict[str, Any], first: str = "", indent: str = "") -> str:
+def _encode_mapping(values: dict[str, Any], first: str = "", indent: str = "") -> bytes:
     """Encode keys and values as YAML, one per line. JSON is YAML, too."""
     lines = [f"{key}: {json.dumps(value)}\n" for key, value in values.items()]
-    return first + indent.join(lines)
+    text = first + indent.join(lines)
+    return text.encode("ascii")

@@ -93,10 +93,25 @@ def share_mmdet3d(
     for split, scenes in records.items():
         if not scenes:
             continue
-        infos = [
-            _make_info(scene_id, record, has_segments=has_segments)
-            for scene_id, record in scenes.items()
-        ]
+        infos = []
+        for scene_id, record in scenes.items():
+            path = f"{scene_id}.bin"
+            # Its dicts are made here: if the pickle shared objects with the record, its bytes would
+            # depend on whether the record was just made or read from a file.
+            info: dict[str, Any] = {
+                "lidar_points": {"num_pts_feats": 6, "lidar_path": path},
+                "instances": [
+                    {"bbox_3d": box, "bbox_label_3d": number}
+                    for number, box in record.get("boxes", ())
+                ],
+            }
+            if has_segments:
+                info["super_pts_path"] = path
+            if record:
+                info["pts_semantic_mask_path"] = path
+                info["pts_instance_mask_path"] = path
+                info["axis_align_matrix"] = record["axis_align_matrix"]
+            infos.append(info)
         content = {"metainfo": metainfo, "data_list": infos}
         files[f"{prefix}_infos_{split}.pkl"] = pickle.dumps(content, _PICKLE_PROTOCOL)
         if split is not Split.TEST and label_set == SCANNET20:
@@ -117,30 +132,3 @@ def share_mmdet3d(
 
 
 share_oneformer3d = partial(share_mmdet3d, has_segments=True)
-
-
-def _make_info(
-    scene_id: str,
-    record: dict[str, Any],
-    *,
-    has_segments: bool,
-) -> dict[str, Any]:
-    """Make the entry of a scene.
-
-    Its dicts are made here: if the pickle shared objects with the record, its bytes would depend on
-    whether the record was just made or read from a file.
-    """
-    path = f"{scene_id}.bin"
-    info: dict[str, Any] = {
-        "lidar_points": {"num_pts_feats": 6, "lidar_path": path},
-        "instances": [
-            {"bbox_3d": box, "bbox_label_3d": number} for number, box in record.get("boxes", ())
-        ],
-    }
-    if has_segments:
-        info["super_pts_path"] = path
-    if record:
-        info["pts_semantic_mask_path"] = path
-        info["pts_instance_mask_path"] = path
-        info["axis_align_matrix"] = record["axis_align_matrix"]
-    return info
