@@ -377,6 +377,7 @@ def test_depth_is_not_compared_between_cameras_at_different_places(raw_dir, tmp_
         ("cut3r", "--keep-lost", "needs keep-lost: no, not keep-lost: yes"),
         ("sens", "--size 8x6", "needs size: none, not size: 8x6"),
         ("simplerecon", "--every 2", "needs every: 1, not every: 2"),
+        ("official", "--label-set nyu40", "label-set: nyu40 is for images of labels"),
     ],
 )
 def test_options_that_would_break_a_reader_are_refused(raw_dir, tmp_path, layout, words, problem):

@@ -263,7 +263,6 @@ ONE_BIT = io.BytesIO()
 Image.new("1", COLOR_SIZE).save(ONE_BIT, "PNG")
 SMALL = encode_png(np.zeros((5, 6), np.uint16))
 FAULTS = [
-    (SENS, lambda data: data[:-300], "is truncated or damaged within frame 6 of 7, which begins"),
     (SENS, lambda data: data.replace(b"\xff\xc0", b"\xff\xd8", 1), "frame 0 of 7 is damaged"),
     (ZIP, lambda data: data[:-100], "is not a zip file, or is truncated"),
     (ZIP, lambda _: make_zip(LABELS, "other"), "has no 'label-filt/0.png'"),
@@ -339,7 +338,7 @@ def test_second_run_makes_what_is_missing_or_was_changed(raw_dir, out_dir):
     assert f"{VAL} has frames with other options: every: 5, " in message
 
 
-def test_scenes_without_stream_are_left_out_unless_they_are_named(raw_dir, out_dir):
+def test_scenes_without_stream_are_left_out_and_named(raw_dir, out_dir):
     for scene_id in (VAL, TEST):
         raw_file(raw_dir, SENS, scene_id).unlink()
     nothing = extract(raw_dir, out_dir, "--splits", "test")
@@ -359,6 +358,9 @@ def test_scenes_without_stream_are_left_out_unless_they_are_named(raw_dir, out_d
     words = ("--scenes", "scene0900_00", "--splits", "train")
     assert extract(raw_dir, out_dir, *words).json["made"] == ["scene0900_00"]
     assert "scene0900_00" in extract(raw_dir, out_dir).json["kept"]
+    path.rename(path.with_suffix(".SENS"))
+    (failure,) = extract(raw_dir, out_dir).json["failures"]
+    assert failure["message"].endswith(": scene0900_00.SENS")
 
 
 def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
@@ -385,12 +387,10 @@ def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
     (failure,) = outcome.json["failures"]
     assert (outcome.json["made"], failure["message"]) == ([VAL], "has no frame 7, only 7 frames")
     for text, words, problem in (
-        (f"{TRAIN} x", (), "is not a scene and numbers of frames"),
         (f"{TRAIN} -1", (), "is not a scene and numbers of frames"),
         (f"{TRAIN} {'1' * 5000}", (), "is not a scene and numbers of frames"),
         (f"{TRAIN} 1\n{VAL}", (), "is not a scene and numbers of frames"),
         (f"{TRAIN}/color/1.jpg", (), "is not a scene and numbers of frames"),
-        ("#", (), "names no scene"),
         (f"{TRAIN} 1", ("--scenes", TRAIN), "both name scenes"),
     ):
         assert problem in extract_list(text, *words).json["message"]

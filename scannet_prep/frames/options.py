@@ -257,7 +257,7 @@ class FrameOptions:
 
     Raises:
         UsageError: There is no such layout, it has no place for a content, or its readers need
-            another value of an option.
+            another value of an option; or there are no images for the label set.
     """
 
     every: int = 20
@@ -285,6 +285,9 @@ class FrameOptions:
         chosen = self.contents or ("color", "depth", "pose")
         contents = tuple(content for content in possible if content in chosen)
         object.__setattr__(self, "contents", contents)
+        if self.label_set != "raw" and "labels" not in contents:
+            problem = f"{_describe('label_set', self.label_set)} is for images of labels"
+            raise UsageError(problem, "add labels to --with, or leave this option out")
         for name, needed in layout.fixed.items():
             value = getattr(self, name)
             if value != needed:

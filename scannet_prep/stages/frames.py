@@ -168,7 +168,8 @@ def plan(
             tasks.append(replace(task, reason=reason or "--force"))
         else:
             kept.append(scene_id)
-    notes = [note for note in listing.findings if not note.is_error]
+    failures += [finding for finding in listing.findings if finding.is_error]
+    notes = [finding for finding in listing.findings if not finding.is_error]
     without_labels = [
         task.scene_id
         for task in tasks
