@@ -146,8 +146,6 @@ class Archive:
     ) -> Iterator[tuple[str, memoryview]]:
         """Iterate over names and contents of files, which are one range of the archive.
 
-        From a disk or an address, the contents are in new, writable memory.
-
         Args:
             scene_id: The scene.
             selected: Which of its frames to read; each file of extracted frames has its own.

@@ -191,7 +191,7 @@ class SeekableFrames:
         self._ends = np.cumsum(self._rows[:, 0], dtype=np.int64)
 
     def read(self, number: int) -> memoryview:
-        """Read the content of a frame into new, writable memory, and verify its checksum.
+        """Read the content of a frame, and verify its checksum.
 
         Raises:
             ContentError: It is damaged, belongs to another archive, or has more than 1 GiB.
@@ -208,7 +208,7 @@ class SeekableFrames:
             content = _make_decompressor().decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise ContentError(f"its frame cannot be decompressed: {error}") from None
-        return memoryview(bytearray(content))
+        return memoryview(content)
 
 
 def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:

@@ -334,7 +334,7 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
     def open_arrays(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, which was the recorded one when it was packed."""
         [(name, data)] = self._archive.iter_files(scene_id)
-        return NpzReader(data, f"{self.name}: {name}")
+        return NpzReader(bytearray(data), f"{self.name}: {name}")
 
 
 def read_packed_manifest(archive: Archive) -> Manifest:
