@@ -95,8 +95,6 @@ def test_files_have_the_layout_of_the_release(tmp_path):
         segment_ids=np.array(tiny.SEGMENT_IDS, np.int32),
         groups=(Group("chair", (2, 0), 0, 0), Group('a "b"', (2,), 4, 1)),
         axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0] * 4, [0] * 4]),
-        sides=np.empty((0, 3, 3)),
-        grids=[],
     )
 
     folder = write_scene(scene, tmp_path)

@@ -173,25 +173,55 @@ def find_vertices(
     Returns:
         int32 (H, W), the index of the vertex; -1 for none.
     """
-    width, height = camera.size
     if not find_tracked(pose[np.newaxis])[0]:
-        return np.full((height, width), -1, np.int32)
+        return np.full(camera.size[::-1], -1, np.int32)
+    offset = 0.5 if depth is None else 0.0
+    vertices, distances, depths = draw_faces(mesh.positions, mesh.faces, pose, camera, offset)
+    if depth is None:
+        is_seen = distances < _MAX_DISTANCE
+    else:
+        is_seen = np.abs(depths - depth / _MILLIMETRES) < _DEPTH_TOLERANCE
+    return np.where(is_seen, vertices, np.int32(-1))
+
+
+def draw_faces(
+    positions: NDArray[np.float32],
+    faces: NDArray[np.int32],
+    pose: NDArray[np.float32],
+    camera: SensorCamera,
+    offset: float = 0.0,
+) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
+    """Draw the faces that a camera sees, except those that are very near or partly behind it.
+
+    Args:
+        positions: float32 (V, 3), metres, frame of the scan.
+        faces: int32 (F, 3), indices of vertices.
+        pose: (4, 4), scan <- camera.
+        camera: The camera.
+        offset: By how much rays are to the right of the middles of their pixels, and below; in
+            pixels.
+
+    Returns:
+        Of the place where the ray of each pixel meets the first face, (H, W): the corner of the
+        face that is nearest, int32; how far it is, in metres; and the depth, in metres. Where there
+        is no face, the corner is -1, and the others are very large.
+    """
+    width, height = camera.size
     camera_from_scan = np.linalg.inv(pose.astype(np.float64))[:3]
-    points = move_columns(mesh.positions.T.astype(np.float64), camera_from_scan)
+    points = move_columns(positions.T.astype(np.float64), camera_from_scan)
     ray_from_camera = camera.intrinsic[:3, :3].astype(np.float64)
     camera_from_pixel = np.linalg.inv(ray_from_camera)
-    if depth is None:
-        ray_from_camera[:2, 2] -= 0.5
+    ray_from_camera[:2, 2] -= offset
     # Column and row of the ray to each vertex, times the depth; and the depth.
     projected = move_columns(points, ray_from_camera)
-    faces = mesh.faces[(points[2] > _NEAREST)[mesh.faces].all(axis=1)]
+    faces = faces[(points[2] > _NEAREST)[faces].all(axis=1)]
     # Those without area have no inverse.
     faces = faces[np.linalg.det(projected.T[faces]) != 0]
     rays = np.ones((3, height * width))
     rays[1], rays[0] = np.divmod(np.arange(height * width), width)
 
     nearness = np.full(height * width, _NOTHING)
-    shown = np.zeros((height * width, 3), np.int32)
+    shown = np.full((height * width, 3), -1, np.int32)
     for start in range(0, len(faces), _FACES_AT_ONCE):
         part = faces[start : start + _FACES_AT_ONCE]
         corners = projected.T[part]
@@ -216,12 +246,13 @@ def find_vertices(
 
     ends = camera_from_pixel @ rays / nearness
     distances = [np.linalg.norm(points[:, corner] - ends, axis=0) for corner in shown.T]
-    if depth is None:
-        is_seen = np.min(distances, axis=0) < _MAX_DISTANCE
-    else:
-        is_seen = np.abs(ends[2] - depth.ravel() / _MILLIMETRES) < _DEPTH_TOLERANCE
-    vertices = np.choose(np.argmin(distances, axis=0), shown.T)
-    return np.where(is_seen, vertices, np.int32(-1)).reshape(height, width)
+    nearest = np.choose(np.argmin(distances, axis=0), shown.T)
+    shape = (height, width)
+    return (
+        nearest.reshape(shape),
+        np.min(distances, axis=0).reshape(shape),
+        ends[2].reshape(shape),
+    )
 
 
 def list_pixels(vertices: NDArray[np.int32]) -> NDArray[np.int32]:

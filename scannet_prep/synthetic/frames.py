@@ -1,4 +1,4 @@
-"""Sensor streams and 2D labels of synthetic scenes, rendered from the sides of their objects.
+"""Sensor streams and 2D labels of synthetic scenes, drawn from the faces of their meshes.
 
 A camera turns around near the middle of the room, and looks outwards and down. Tracking is lost in
 one frame, as happens in the release. Color and depth images are small, and have their own sizes.
@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.images import encode_jpeg, encode_png
+from scannet_prep.frames.projection import draw_faces
 from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.label_map import builtin_label_map
-from scannet_prep.synthetic.room import Float64s, turn_around_z
+from scannet_prep.synthetic.room import turn_around_z
 from scannet_prep.synthetic.scene import SyntheticScene, spread_over_vertices
 
 _LOST_FRAME = 1
@@ -88,7 +89,7 @@ class RenderedFrame(NamedTuple):
 def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
     """Render the frames of a scene, one by one.
 
-    A pixel has the colour and the labels of the vertex that is nearest to it on its side.
+    A pixel has the colour and the labels of the nearest corner of the face that it shows.
 
     Args:
         scene: The scene.
@@ -106,9 +107,9 @@ def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
     object_ids = spread_over_vertices(scene, numbers)
     object_ids = np.append(object_ids, 0)
     for number, pose in enumerate(_make_poses(scene, count)):
-        vertices, _ = _render(scene, pose, COLOR_CAMERA)
-        _, depths = _render(scene, pose, DEPTH_CAMERA)
-        millimetres = np.rint(depths * _DEPTH_SHIFT)
+        vertices, _, _ = draw_faces(scene.positions, scene.faces, pose, COLOR_CAMERA)
+        corners, _, depths = draw_faces(scene.positions, scene.faces, pose, DEPTH_CAMERA)
+        millimetres = np.where(corners < 0, 0, np.rint(depths * _DEPTH_SHIFT))
         yield RenderedFrame(
             pose=_LOST_POSE if number == _LOST_FRAME else pose,
             color=colors[vertices],
@@ -159,63 +160,6 @@ def _make_poses(scene: SyntheticScene, count: int) -> Iterator[NDArray[np.float3
         pose[:3] = turned.T
         pose[:3, 3] += middle
         yield pose
-
-
-def _render(
-    scene: SyntheticScene,
-    pose: NDArray[np.float32],
-    camera: SensorCamera,
-) -> tuple[NDArray[np.int64], Float64s]:
-    """Find the first side that the ray of each pixel meets.
-
-    Args:
-        scene: The scene.
-        pose: float32 (4, 4), scan <- camera.
-        camera: The camera.
-
-    Returns:
-        The vertex of that side that is nearest to each pixel, int64 (H, W), and the depth, float64
-        (H, W), metres. Where there is no side, or the mesh has a hole, they are -1 and 0.
-    """
-    width, height = camera.size
-    rows, columns = np.indices((height, width))
-    ones = np.ones_like(rows)
-    pixels = np.stack([columns, rows, ones])
-    pixels = pixels.reshape(3, -1)
-    # Of each pixel, the point of its ray at a depth of one metre, seen from the camera.
-    rotation = pose[:3, :3]
-    intrinsic = camera.intrinsic[:3, :3]
-    ray_from_pixel = rotation @ np.linalg.inv(intrinsic)
-    nearness = np.zeros(height * width)
-    vertices = np.full(height * width, -1)
-    for corners, grid in zip(scene.sides, scene.grids, strict=True):
-        basis = (corners - pose[:3, 3]).T
-        # Sides are seen from the front only.
-        if np.linalg.det(basis) >= 0:
-            continue
-        # Each ray is the sum of the three corners with these weights, (3, H * W). Where it meets
-        # the side, weights add up to 1. So their sum here is 1 / depth.
-        weight_from_pixel = np.linalg.inv(basis) @ ray_from_pixel
-        weights = weight_from_pixel @ pixels
-        near = weights.sum(axis=0)
-        positions = weights[1:]
-        is_seen = near > nearness
-        is_seen &= positions.min(axis=0) >= 0
-        is_seen &= positions.max(axis=0) <= near
-        seen = np.flatnonzero(is_seen)
-        # From 0 to 1 along the edges, (2, N); then in steps of the grid.
-        shares = positions[:, seen] / near[seen]
-        steps = np.subtract(grid.shape, 1)
-        grid_positions = shares * steps[:, np.newaxis]
-        nearest = np.rint(grid_positions).astype(np.intp)
-        found = grid[tuple(nearest)]
-        is_surface = found >= 0
-        seen = seen[is_surface]
-        nearness[seen] = near[seen]
-        vertices[seen] = found[is_surface]
-    depths = np.zeros(height * width)
-    np.divide(1, nearness, out=depths, where=vertices >= 0)
-    return vertices.reshape(height, width), depths.reshape(height, width)
 
 
 def _encode_header(count: int) -> bytes:

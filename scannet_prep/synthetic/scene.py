@@ -58,10 +58,6 @@ class SyntheticScene:
         groups: Annotated objects in file order; empty for test scenes. No two share a segment.
             Their ids have gaps where the annotator removed an object; their object ids have none.
         axis_alignment: float64 (4, 4), aligned <- scan, metres, six decimals; None for test scenes.
-        sides: float64 (S, 3, 3), the rectangles that the mesh covers, in the frame of the scan, but
-            for its noise: three corners of each, the second and third beside the first.
-        grids: For each side, int32 (R, C), the indices of its vertices: rows towards the second
-            corner, columns towards the third; -1 in the hole of the mesh.
     """
 
     scene_id: SceneId
@@ -71,8 +67,6 @@ class SyntheticScene:
     segment_ids: NDArray[np.int32]
     groups: tuple[Group, ...]
     axis_alignment: Float64s | None
-    sides: Float64s
-    grids: Sequence[NDArray[np.int32]]
 
 
 def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> SyntheticScene:
@@ -130,9 +124,7 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
     shifted_points = scanned_points - shift
     positions = turn_around_z(shifted_points, -degrees)
     segment_ids = _name_segments(mesh.segments[kept], rng)
-    point_counts = [grid.size for grid in mesh.grids]
-    point_pieces = np.repeat(room.side_pieces, point_counts)
-    vertex_pieces = point_pieces[kept]
+    vertex_pieces = room.side_pieces[mesh.sides[kept]]
     colors = _draw_colors(room.pieces, vertex_pieces, rng)
 
     groups: tuple[Group, ...] = ()
@@ -143,10 +135,6 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
         axis_alignment = np.eye(4)
         axis_alignment[:3, :3] = turned_axes.T
         axis_alignment[:3, 3] = shift
-    # Each edge begins at the first corner of its side, and ends at another one.
-    corners = room.sides.copy()
-    first = corners[:, :1]
-    corners[:, 1:] += first
     return SyntheticScene(
         scene_id=name,
         positions=positions.astype(np.float32),
@@ -155,8 +143,6 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
         segment_ids=segment_ids,
         groups=groups,
         axis_alignment=axis_alignment,
-        sides=turn_around_z(corners - shift, -degrees),
-        grids=[new_indices[grid] for grid in mesh.grids],
     )
 
 
@@ -178,13 +164,13 @@ class _Mesh(NamedTuple):
         segments: int64 (N,), the segment of each point, from 0. A segment is on one side only. Not
             every number is used.
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
-        grids: For each side, int64 (R, C), the indices of its points: rows along the first edge.
+        sides: int64 (N,), the side of each point.
     """
 
     points: Float64s
     segments: Int64s
     triangles: Int64s
-    grids: Sequence[Int64s]
+    sides: Int64s
 
 
 def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Mesh:
@@ -192,7 +178,6 @@ def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Me
     points = []
     segments = []
     triangles = []
-    grids = []
     point_count = 0
     segment_count = 0
     shapes = _find_grid_shapes(sides, vertices)
@@ -210,7 +195,6 @@ def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Me
 
         numbers = np.arange(point_count, point_count + len(row))
         grid = numbers.reshape(shape)
-        grids.append(grid)
         # The corners of each square, which is cut into two triangles.
         corner = grid[:-1, :-1]
         right = grid[:-1, 1:]
@@ -237,7 +221,7 @@ def _mesh_sides(sides: Float64s, vertices: int, rng: np.random.Generator) -> _Me
         points=np.concatenate(points),
         segments=np.concatenate(segments),
         triangles=np.concatenate(triangles),
-        grids=grids,
+        sides=np.repeat(np.arange(len(sides)), shapes.prod(axis=1)),
     )
 
 
