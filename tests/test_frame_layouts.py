@@ -21,7 +21,7 @@ from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release
 
 SCENES = [TRAIN, TEST]
-COUNT = 12
+COUNT = 13
 COLOR_SIZE = (160, 120)
 COLOR_INTRINSIC = make_intrinsic(150, 155, 81.25, 57.5)
 DEPTH_SIZE = (128, 96)

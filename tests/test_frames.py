@@ -193,8 +193,8 @@ def test_layout_has_the_names_of_its_program(streams_dir, out_dir, words, names)
     [
         ("", [0], ()),
         ("--every 2", [0, 6], LOST),
-        ("--every 2 --keep-lost", [0, 2, 4, 6], LOST),
-        ("--every 2 --first 9 --keep-lost", [0, 2, 4], LOST),
+        ("--every 2 --first 3 --keep-lost", [0, 2, 4], LOST),
+        ("--every 2 --first 9 --keep-lost", [0, 2, 4, 6], LOST),
         ("--at-most 3", [0, 1, 5], LOST),
         ("--at-most 4 --keep-lost", [0, 1, 3, 5], ()),
         ("--at-most 7 --keep-lost", list(range(COUNT)), LOST),
@@ -391,7 +391,8 @@ def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
         (f"{TRAIN} {'1' * 5000}", (), "is not a scene and numbers of frames"),
         (f"{TRAIN} 1\n{VAL}", (), "is not a scene and numbers of frames"),
         (f"{TRAIN}/color/1.jpg", (), "is not a scene and numbers of frames"),
-        (f"{TRAIN} 1", ("--scenes", TRAIN), "both name scenes"),
+        (f"{TRAIN} 1", ("--scenes", TRAIN), "names scenes and frames"),
+        (f"{TRAIN} 1 3", ("--first", "1"), "names scenes and frames"),
     ):
         assert problem in extract_list(text, *words).json["message"]
 

@@ -351,8 +351,8 @@ class FrameOptions:
             UsageError: The stream does not have a frame that is listed.
         """
         count = len(is_tracked)
-        # Programs that take every third frame round the number of frames down.
-        end = count if self.first is None else count - count % self.every
+        # Programs with this layout round the number of frames down.
+        end = count - count % self.every if self.layout == "relpose" else count
         chosen = listed or range(0, end, self.every)[: self.first]
         for number in chosen:
             if number >= count:

@@ -62,6 +62,8 @@ FrameList: TypeAlias = Mapping[str, Sequence[int]]
 
 # No stream has a frame of ten digits.
 _LISTED = re.compile(r"\S+(\s+[0-9]{1,9})+")
+# The options that select frames.
+_NUMBERS = {"every", "first", "at_most"}
 _STREAMS_NAME = ".scannet-prep-streams"
 _ALL_SCENES = Selection()
 _HINT_FOLDER = "choose a new folder with -o"
@@ -125,7 +127,7 @@ def plan(
 
     Raises:
         UsageError: The options contradict each other or those of the folder, the folder is the raw
-            tree, both the selection and the list name scenes, or the terms are not accepted.
+            tree, scenes or frames are selected beside the list, or the terms are not accepted.
         MissingFileError: There is no raw tree, or no selected scene has a sensor stream.
         FileError: A folder, a record, the list or the label map cannot be read.
         UnknownSceneError: A named scene does not exist.
@@ -133,8 +135,9 @@ def plan(
     listed: FrameList = {}
     digest = ""
     if list_path:
-        if selection.scene_ids is not None:
-            raise UsageError("--scenes and --frames both name scenes", "leave out one of them")
+        if selection.scene_ids is not None or options.keys() & _NUMBERS:
+            problem = "--frames names scenes and frames"
+            raise UsageError(problem, "leave out --scenes and --first, or --frames")
         listed = _read_frame_list(list_path)
         digest = Fingerprint.from_bytes(encode_json(listed)).crc32
         selection = replace(selection, scene_ids=tuple(listed))
