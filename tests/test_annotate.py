@@ -19,7 +19,7 @@ from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
-from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
+from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scenes import Split
 from scannet_prep.synthetic import make_scene, write_scene
 
@@ -139,15 +139,13 @@ def test_train_scene_without_a_needed_file_fails_and_names_it(tmp_path, suffix):
         process_tiny(tmp_path, {suffix: None}, align_axis=True)
 
 
-def test_scene_that_cannot_be_used_and_a_file_that_cannot_be_read_fail_by_name(tmp_path):
+def test_link_to_nothing_in_place_of_a_file_fails_its_scene_by_name(tmp_path):
     raw = tiny.write_tiny(tmp_path, {INFO: None})
     (raw.directory / f"{raw.scene_id}{INFO}").symlink_to("nowhere")
     raw = list_raw(tmp_path).scenes[raw.scene_id]
 
     with pytest.raises(FileError, match=r"scene0000_00\.txt: "):
         process_written(raw)
-    with pytest.raises(FileError, match="scene0000_00: exists twice"):
-        process_written(replace(raw, problem="exists twice"))
 
 
 def test_high_resolution_groups_are_used_only_if_there_are_no_others(tmp_path):
@@ -317,10 +315,10 @@ def test_synthetic_scene_equals_the_loops_and_has_the_same_bytes_each_time(tmp_p
     assert scene.normals.tobytes() == np.float16(normals).tobytes()
 
 
-def annotate_groups(groups, segment_ids=tiny.SEGMENT_IDS, label_map=None):
+def annotate_groups(groups, segment_ids=tiny.SEGMENT_IDS):
     segmentation = tiny.read_raw(release.SEGMENTS, tiny.segments_file(segment_ids))
     aggregation = tiny.read_raw(release.AGGREGATION, tiny.aggregation_file(groups))
-    return annotate(segmentation, aggregation, label_map or builtin_label_map(), Path())
+    return annotate(segmentation, aggregation, builtin_label_map(), Path())
 
 
 def test_repeated_groups_are_dropped_and_override_no_later_group():
@@ -387,17 +385,6 @@ def test_as_many_groups_as_int16_can_number_are_annotated():
 
     assert annotation.instances.tolist() == [*range(MAX_GROUPS), -1]
     assert {(entry.vertex_count, entry.segment_count) for entry in measured} == {(1, 1)}
-
-
-def test_label_map_that_differs_from_the_built_in_one_is_used():
-    changed = {"floor": RawIds(9, 8), "my own": RawIds(5, 5)}
-    label_map = LabelMap("other.tsv", {**builtin_label_map().rows, **changed})
-
-    annotation = annotate_groups([*tiny.GROUPS, group(2, [5], "my own")], label_map=label_map)
-
-    assert annotation.scannet_ids.tolist() == [9, 9, 1, 1, 1, 5]
-    assert annotation.nyu40_ids.tolist() == [8, 8, 1, 1, 1, 5]
-    assert annotation.warnings == ()
 
 
 NAMES = st.sampled_from(

@@ -255,8 +255,7 @@ def index_segments(
     groups: Iterable[Group],
 ) -> list[list[int]]:
     """Return the indices of the segments of each group, without ids that no vertex has."""
-    raw_ids = segmentation.raw_ids.tolist()
-    index_of = dict(zip(raw_ids, range(len(raw_ids)), strict=True))
+    index_of = {raw_id: index for index, raw_id in enumerate(segmentation.raw_ids.tolist())}
     indices = []
     for group in groups:
         known_ids = [raw_id for raw_id in group.segment_ids if raw_id in index_of]

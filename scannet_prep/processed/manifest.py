@@ -168,7 +168,7 @@ def read_manifest(
     path = out_dir / MANIFEST_NAME
     if may_be_missing and not path.exists():
         return Manifest(ProcessOptions())
-    return parse_record(read_file(path), path, _MANIFEST_DECODER, _HINT_AGAIN)
+    return parse_manifest(read_file(path), path)
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:

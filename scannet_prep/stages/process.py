@@ -31,7 +31,7 @@ from scannet_prep.processed.manifest import (
     write_manifest,
 )
 from scannet_prep.processed.scene import ProcessOptions, SceneMeta, encode_processed
-from scannet_prep.raw.tree import list_raw
+from scannet_prep.raw.tree import RawScene, list_raw
 from scannet_prep.release.files import MESH
 from scannet_prep.release.label_map import LabelMap, describe_differences, label_map_at
 from scannet_prep.release.scenes import Split, official_splits
@@ -122,11 +122,12 @@ def plan(
     kept = []
     raw_gone = []
     for scene_id, split in selected:
+        # A scene that is gone from the tree has no files there.
+        scene = listing.scenes.get(scene_id, RawScene(scene_id, raw_dir / scene_id))
+        task = SceneTask(scene, split, processed_path(out_dir, split, scene_id))
         try:
-            path = processed_path(out_dir, split, scene_id)
-            task = SceneTask(listing.scenes[scene_id], split, path)
             reason = _find_reason(task, before.scenes.get(scene_id), context)
-        except (KeyError, OSError):  # a MissingFileError, too
+        except OSError:  # a MissingFileError, too
             raw_gone.append(scene_id)
         except FileError as error:
             raw_gone.append(scene_id)
