@@ -262,6 +262,8 @@ PLACES = {
     "scans_test/scene0707_00/": ("scene0707_00", "test"),
     "scans/plot_01/plot_01.aggregation.json": ("plot_01", "train"),
     "scans_test/room/room_vh_clean_2.ply": ("room", "test"),
+    # A scene may be named like a place.
+    "val/test/test_vh_clean_2.ply": ("test", "val"),
     # In the layout of PointGroup, and in folders of people.
     f"train/scene0191_00{SEGMENTS.suffix}": ("scene0191_00", "train"),
     "val/scene0568_00_vh_clean_2.ply": ("scene0568_00", "val"),

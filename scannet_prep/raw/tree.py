@@ -258,10 +258,11 @@ def _locate(
     files: Sequence[FileKind] = (),
 ) -> RawScene:
     """Make a scene of the files of one name in a folder; its place tells splits, too."""
-    official_split = official_splits().get(name)
-    scene = RawScene(name, folder, tuple(files), official_split)
+    scene = RawScene(name, folder, tuple(files), official_splits().get(name))
     place = folder.absolute()
-    splits = _PLACES.get(place.name) or _PLACES.get(place.parent.name)
+    # The folder of a scene is no place, even if the scene is named `test`.
+    shared = "" if place.name == name else place.name
+    splits = _PLACES.get(shared) or _PLACES.get(place.parent.name)
     if splits is None or scene.split in splits:
         return scene
     if not RELEASE_ID.fullmatch(name):
