@@ -6,7 +6,7 @@ import signal
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
-from commands import PAGES, PYTHON, digests, run_main, run_words, succeed
+from commands import PAGES, PYTHON, digests, run_main, run_words, start_command, succeed
 
 from scannet_prep import official_scenes
 from scannet_prep.base import workers
@@ -133,6 +133,7 @@ def test_commands_on_dask_make_the_same_bytes(raw, expected, tmp_path, scheduler
     [
         (["--dask", "node01"], "missing port number in address 'node01'"),
         (["--dask", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9: no scheduler answers"),
+        (["--dask", ""], "missing port number"),
     ],
 )
 def test_dask_options_that_cannot_be_used_are_refused(raw, tmp_path, monkeypatch, words, problem):
@@ -142,6 +143,26 @@ def test_dask_options_that_cannot_be_used_are_refused(raw, tmp_path, monkeypatch
 
     assert outcome.status == 2
     assert problem in outcome.stderr
+
+
+# A scheduler in an environment without this package.
+BARE_SCHEDULER = """
+import sys
+sys.modules["scannet_prep"] = None
+from distributed.cli.dask_scheduler import main
+main(["--port", "0", "--no-dashboard"])
+"""
+
+
+@pytest.mark.extra("distributed")
+def test_scheduler_without_the_package_is_refused(raw, tmp_path):
+    with start_command(command=[PYTHON, "-c", BARE_SCHEDULER]) as scheduler:
+        line = next(line for line in scheduler.stderr if "Scheduler at" in line)
+        outcome = run_main("process", raw, "-o", tmp_path / "out", "--dask", line.split()[-1])
+        scheduler.kill()
+
+    assert outcome.status == 2
+    assert "the scheduler has scannet_prep none" in outcome.stderr
 
 
 @pytest.mark.extra("distributed")

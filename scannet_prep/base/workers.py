@@ -36,7 +36,7 @@ _DASK_TIMEOUT_S = 30
 _HINT_KILLED = "memory may have run out: try again with fewer workers (--jobs)"
 _HINT_START = "start fewer workers (--jobs), or raise the limits that ulimit -a shows"
 _HINT_ADDRESS = "give the address that the scheduler prints when it starts: tcp://HOST:PORT"
-_HINT_INSTALL = "install the same version with the extra [dask], here and for the dask workers"
+_HINT_INSTALL = "install the same version with the extra [dask], here and on the dask cluster"
 
 
 def run_tasks(
@@ -228,8 +228,8 @@ def dask_executor(address: str) -> Iterator[Executor]:
         address: The address of the scheduler, such as `tcp://node01:8786`.
 
     Raises:
-        UsageError: dask is not installed, nothing answers at the address, or a worker has no
-            scannet_prep of the same version.
+        UsageError: dask is not installed, nothing answers at the address, or the scheduler or a
+            worker has no scannet_prep of the same version.
     """
     try:
         from distributed import Client
@@ -245,10 +245,15 @@ def dask_executor(address: str) -> Iterator[Executor]:
             f"--dask {address}: no scheduler answers: {error}", _HINT_ADDRESS
         ) from None
     with client:
-        for worker, version in client.run(_find_version, on_error="return").items():
+        # The scheduler loads the tasks, too.
+        versions = {"the scheduler": "none"}
+        with suppress(ImportError):
+            versions["the scheduler"] = client.run_on_scheduler(_find_version)
+        versions |= client.run(_find_version, on_error="return")
+        for node, version in versions.items():
             if version != VERSION:
-                problem = f"the dask worker {worker} has scannet_prep {version}, expected {VERSION}"
-                raise UsageError(problem, _HINT_INSTALL)
+                problem = f"{node} has scannet_prep {version}, expected {VERSION}"
+                raise UsageError(f"--dask {address}: {problem}", _HINT_INSTALL)
         yield client.get_executor(pure=False)
 
 

@@ -60,7 +60,7 @@ def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) ->
             "notes": plan.notes,
         }
         return Outcome(facts, lines, (*plan.notes, *plan.failures))
-    with dask_executor(arguments.dask) if arguments.dask else nullcontext() as executor:
+    with dask_executor(arguments.dask) if arguments.dask is not None else nullcontext() as executor:
         report = scene_run.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
         )
