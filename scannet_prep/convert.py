@@ -79,15 +79,14 @@ def to_pyg(batch: dict[str, Any]) -> Any:  # noqa: ANN401
     ends = batch["offset"]
     bounds = ends.new_zeros(len(ends) + 1)
     bounds[1:] = ends
-    attributes = {
-        "batch": batch["batch"],
-        "ptr": bounds,
-        "pos": batch["points"],
-        "x": _unit_colors(batch),
-        "normal": batch["normals"],
-        "y": batch["labels"],
-    }
-    return Batch(**attributes)
+    return Batch(
+        batch=batch["batch"],
+        ptr=bounds,
+        pos=batch["points"],
+        x=_unit_colors(batch),
+        normal=batch["normals"],
+        y=batch["labels"],
+    )
 
 
 def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:

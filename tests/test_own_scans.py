@@ -223,6 +223,7 @@ def test_own_scenes_alone_need_no_categories_of_the_release_and_no_download(tmp_
     assert "the .txt has no axisAlignment" in outcome.stderr
     plot = read_processed(*(tmp_path / "out").glob("*/plot_01.npz"))
     assert plot.nyu40_ids.tolist() == [3, 3, 3, 3, 0, 0]
+    assert plot.scannet_ids.tolist() == [7, 7, 7, 7, 0, 0]
     assert plot.meta.segments_source == "beside the mesh"
     (error,) = [finding for finding in findings if finding["severity"] == "error"]
     assert error["message"].endswith("says that it belongs to 'mesh'")

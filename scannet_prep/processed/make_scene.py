@@ -286,9 +286,29 @@ def _find_info_warnings(
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
         return
-    yield from info.notes
-    if info.axis_alignment is None and official_split is not Split.TEST:
+    if info.axis_alignment is not None:
+        fault = _find_alignment_fault(info.axis_alignment)
+        if fault:
+            yield SceneWarning(WarningKind.NOT_RIGID, fault)
+    elif official_split is not Split.TEST:
         yield SceneWarning(WarningKind.NO_ALIGNMENT)
+
+
+def _find_alignment_fault(matrix: NDArray[np.float64]) -> str:
+    """Describe why a matrix, float64 (4, 4), is not a rotation with a shift; empty if it is one."""
+    last_row = matrix[3].tolist()
+    if last_row != [0, 0, 0, 1]:
+        return f"its last row is {last_row}"
+    rotation = matrix[:3, :3]
+    # The release writes six decimals, so that its rotations are exact up to a few millionths.
+    product = rotation @ rotation.T
+    deviations = np.abs(product - np.eye(3))
+    deviation = float(deviations.max())
+    if deviation > 1e-4:
+        return f"it deviates by {deviation:.2g} from one"
+    if np.linalg.det(rotation) < 0:
+        return "it mirrors the points"
+    return ""
 
 
 def _find_groups_warnings(

@@ -28,7 +28,6 @@ from scannet_prep.raw.sensor_stream import check_sensor_stream
 from scannet_prep.raw.tree import repair_hint
 from scannet_prep.raw.zip_file import check_zip
 from scannet_prep.release.files import Content, FileKind
-from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import read_label_map
 
 # No room is shifted by 1,000 km. Points that are shifted by less stay within the range of float32.
@@ -47,12 +46,10 @@ class ScanInfo:
         axis_alignment: float64 (4, 4), aligned <- scan, metres: floor to z = 0, walls to x and y.
             None if the file has none, as in the test split.
         scene_type: Free text, for example `Bedroom / Hotel`; None if the file has none.
-        notes: What is odd about the axis alignment.
     """
 
     axis_alignment: NDArray[np.float64] | None
     scene_type: str | None
-    notes: tuple[SceneWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,32 +210,9 @@ def _parse_scan_info(data: bytes, path: Path) -> ScanInfo:
             numbers up to a million.
     """
     values = _parse_lines(decode_text(data, path))
-    scene_type = values.get("sceneType")
-    if "axisAlignment" not in values:
-        return ScanInfo(None, scene_type)
-    axis_alignment = _parse_matrix(values["axisAlignment"])
-    notes = []
-    fault = _find_alignment_fault(axis_alignment)
-    if fault:
-        notes.append(SceneWarning(WarningKind.NOT_RIGID, fault))
-    return ScanInfo(axis_alignment, scene_type, tuple(notes))
-
-
-def _find_alignment_fault(matrix: NDArray[np.float64]) -> str:
-    """Describe why a matrix, float64 (4, 4), is not a rotation with a shift; empty if it is one."""
-    last_row = matrix[3].tolist()
-    if last_row != [0, 0, 0, 1]:
-        return f"its last row is {last_row}"
-    rotation = matrix[:3, :3]
-    # The release writes six decimals, so that its rotations are exact up to a few millionths.
-    product = rotation @ rotation.T
-    deviations = np.abs(product - np.eye(3))
-    deviation = float(deviations.max())
-    if deviation > 1e-4:
-        return f"it deviates by {deviation:.2g} from one"
-    if np.linalg.det(rotation) < 0:
-        return "it mirrors the points"
-    return ""
+    text = values.get("axisAlignment")
+    axis_alignment = None if text is None else _parse_matrix(text)
+    return ScanInfo(axis_alignment, values.get("sceneType"))
 
 
 def _parse_lines(text: str) -> dict[str, str]:
