@@ -286,9 +286,10 @@ def test_only_selected_scenes_are_checked(kind, raw_dir, out_dir):
     for words, count in ((["--scenes", TRAIN, TEST], 2), (["--splits", "test", "--limit", "5"], 1)):
         outcome, findings = verify(path, *words)
         assert (outcome.status, findings, outcome.json["scenes"]) == (0, [], count)
-    outcome, [finding] = verify(path, "--scenes", TRAIN, "scene0002_00")
-    assert (outcome.status, finding[:2]) == (3, ("error", "scene0002_00"))
-    assert "no such scene" in finding[3]
+    for words in ([], ["--against", path]):
+        outcome, [finding] = verify(path, "--scenes", TRAIN, "scene0002_00", *words)
+        assert (outcome.status, finding[:2]) == (3, ("error", "scene0002_00"))
+        assert "no such scene" in finding[3]
     assert outcome.json["splits"]["test"] == {"present": 1, "official": 100}
     outcome = run_main("verify", raw_dir / "scans", "--splits", "test")
     assert (outcome.status, "has none of the selected scenes" in outcome.stderr) == (2, True)

@@ -101,17 +101,17 @@ def run(
     progress = progress or Progress()
     place = open_place(path)
     selected = selection.select(place.scenes)
+    absent = {*(selection.scene_ids or ())} - selected
+    messages = dict.fromkeys(absent, "no such scene, or not in the selected splits")
     other = None
     if against is None:
-        absent = {*(selection.scene_ids or ())} - selected
-        messages = dict.fromkeys(absent, "no such scene, or not in the selected splits")
         for scene_id, failure in place.failures.items():
             if selection.wants(scene_id, official_splits().get(scene_id)):
                 messages[scene_id] = f"this scene failed: {failure}"
     else:
         other = open_place(against)
         held_there = selection.select(other.scenes)
-        messages = dict.fromkeys(selected - held_there, f"this scene is in {place.name} only")
+        messages |= dict.fromkeys(selected - held_there, f"this scene is in {place.name} only")
         messages |= dict.fromkeys(held_there - selected, f"this scene is in {other.name} only")
         selected &= held_there
     if not selected and not messages and not selection.has_all:
