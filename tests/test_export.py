@@ -545,6 +545,7 @@ TOO_HIGH = "scene0000_00 has an instance 1,000, .* 1 to 999"
         ("benchmark-gt", {".aggregation.json": MANY}, TOO_HIGH),
         ("mask3d", {".aggregation.json": HIGH}, TOO_HIGH),
         ("scanrefer", {".txt": None}, "scene0000_00 has no axis alignment"),
+        ("mmdet3d", {".txt": None}, "scene0000_00 has no axis alignment"),
     ],
 )
 def test_scene_that_a_format_cannot_represent_is_refused(tmp_path, name, files, message):

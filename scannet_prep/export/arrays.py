@@ -31,7 +31,6 @@ _MAX_NUMBER = 999
 # Rows are moved in parts that are small enough to use the same memory again: new memory takes
 # longer than the arithmetic.
 _ROWS_AT_ONCE = 8192
-_HINT_SEGMENTS = "process the scene again, with its segments or with --compute-segments"
 # The programs store the number plus one as uint32.
 _OBJECT_IDS = range(2**32 - 1)
 
@@ -49,20 +48,12 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
         its groups are still those of the stored frame.
 
     Raises:
-        ScanNetPrepError: The frame of a scene of the release is unknown, because its metadata was
-            missing.
+        ScanNetPrepError: As `alignment_of`.
     """
     meta = scene.meta
     if is_aligned == meta.options.align_axis:
         return scene
-    kinds = {warning.kind for warning in meta.warnings}
-    is_annotated = meta.split is not Split.TEST and RELEASE_ID.fullmatch(meta.scene_id)
-    if is_annotated and WarningKind.NO_INFO in kinds:
-        raise ScanNetPrepError(
-            f"{meta.scene_id} has no axis alignment",
-            "download its .txt, then process the scene again",
-        )
-    matrix: NDArray[Any] = scene.axis_alignment
+    matrix: NDArray[Any] = alignment_of(scene)
     # Normals need the cofactor matrix, which for a rotation is the rotation itself.
     rotation = matrix[:3, :3]
     if not is_aligned:
@@ -72,6 +63,24 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
     normals: Any = _move(scene.normals, rotation)
     meta = replace(meta, options=replace(meta.options, align_axis=is_aligned))
     return replace(scene, meta=meta, points=_move(scene.points, matrix[:3]), normals=normals)
+
+
+def alignment_of(scene: ProcessedScene) -> NDArray[np.float64]:
+    """Return the axis alignment of a scene, (4, 4).
+
+    Raises:
+        ScanNetPrepError: That of a scene of the release is unknown, because its metadata was
+            missing.
+    """
+    meta = scene.meta
+    kinds = {warning.kind for warning in meta.warnings}
+    is_annotated = meta.split is not Split.TEST and RELEASE_ID.fullmatch(meta.scene_id)
+    if is_annotated and WarningKind.NO_INFO in kinds:
+        raise ScanNetPrepError(
+            f"{meta.scene_id} has no axis alignment",
+            "download its .txt, then process the scene again",
+        )
+    return scene.axis_alignment
 
 
 def _move(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[np.float32]:
@@ -170,8 +179,10 @@ def segments_of(scene: ProcessedScene) -> NDArray[np.int64]:
         ScanNetPrepError: It has none.
     """
     if scene.segments is None:
-        problem = f"{scene.meta.scene_id} has no segments, which this format needs"
-        raise ScanNetPrepError(problem, _HINT_SEGMENTS)
+        raise ScanNetPrepError(
+            f"{scene.meta.scene_id} has no segments, which this format needs",
+            "process the scene again, with its segments or with --compute-segments",
+        )
     return scene.segments.astype(np.int64)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from scannet_prep.export.arrays import (
     Records,
     SceneFiles,
+    alignment_of,
     box_classes,
     find_boxes,
     number_objects,
@@ -51,7 +52,7 @@ def export_mmdet3d(
     files[f"instance_mask/{name}"] = objects.take(scene.instances) + 1
     files[f"semantic_mask/{name}"] = raw_ids
     # Boxes are always in the axis-aligned frame.
-    matrix = np.eye(4) if scene.meta.options.align_axis else scene.axis_alignment
+    matrix = np.eye(4) if scene.meta.options.align_axis else alignment_of(scene)
     classes = [*box_classes(label_set)]
     boxes = find_boxes(scene, label_set, classes, objects, matrix[:3])
     # The first count is that of unlabeled vertices.

@@ -16,8 +16,6 @@ from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scenes import Split
 
-_IGNORE_ID = -1
-
 
 def export_pointcept(
     scene: ProcessedScene,
@@ -30,8 +28,8 @@ def export_pointcept(
         "normal": scene.normals.astype(np.float32),
     }
     if scene.meta.split is not Split.TEST:
-        assets["segment20"] = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, _IGNORE_ID)
-        assets["segment200"] = SCANNET200.train_ids_from_raw_ids(scene.scannet_ids, _IGNORE_ID)
+        assets["segment20"] = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
+        assets["segment200"] = SCANNET200.train_ids_from_raw_ids(scene.scannet_ids, -1)
         assets["instance"] = scene.instances.astype(np.int64)
 
     folder = f"{scene.meta.split}/{scene.meta.scene_id}"

@@ -169,8 +169,7 @@ def plan(
         entry = before.scenes.get(scene_id)
         reason = _find_reason(out_dir, entry, opened.manifest.scenes[scene_id].crc32)
         if reason or is_forced:
-            path = opened.file_path(scene_id)
-            tasks.append(ExportTask(scene_id, path, reason or "--force"))
+            tasks.append(ExportTask(scene_id, opened.file_path(scene_id), reason or "--force"))
         else:
             kept.append(scene_id)
     return RunPlan(
