@@ -116,10 +116,6 @@ def test_what_export_cannot_do_and_other_commands_to_an_export_are_refused(
     assert digests(tmp_path) == before
     assert not (tmp_path / "new").exists()
 
-    words = ("export", "processed", "-o", "gt", "--format", "benchmark-gt")
-    stderr = run_main(*words, cwd=tmp_path).stderr
-    assert "note: left out: test scenes have no annotation" in stderr
-
 
 def test_scenes_that_lack_what_a_format_needs_are_named(raw_dir, out_dir, tmp_path):
     for suffix in ("_vh_clean_2.0.010000.segs.json", ".aggregation.json"):
@@ -135,6 +131,8 @@ def test_scenes_that_lack_what_a_format_needs_are_named(raw_dir, out_dir, tmp_pa
     notes = [note["message"] for note in outcome.json["notes"]]
     assert notes[0] == f"left out, because they failed in processing: {VAL}"
     assert "--compute-segments" in notes[1]
+    # Scenes that were not named are not left out.
+    assert export(tmp_path / "ply", tmp_path / "one", "ply", "--scenes", TEST).json["notes"] == []
 
 
 def test_scene_that_moves_to_another_split_leaves_no_file_in_the_first(raw_dir, out_dir, tmp_path):

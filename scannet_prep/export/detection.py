@@ -86,8 +86,8 @@ def _make_files(
     # raw output of a bit generator is the same in all versions of NumPy.
     numbers = np.random.PCG64([0, *stem.encode()]).random_raw(len(scene.points))
     count = min(len(numbers), _MAX_POINTS)
-    largest = np.partition(numbers, count - 1)[count - 1]
-    chosen = np.flatnonzero(numbers <= largest)
+    smallest = np.argpartition(numbers, count - 1)[:count]
+    chosen = np.sort(smallest)
     instances = scene.instances[chosen]
     files: dict[str, Any] = {
         f"{stem}_sem_label.npy": nyu40_ids.take(instances).astype(np.uint32),

@@ -218,7 +218,7 @@ def _select(
     """
     selected = selection.find(place.name, place.scenes, _HINT_SCENES)
     notes = []
-    if place.failures:
+    if place.failures and not selection.scene_ids:
         failed = list_some([*place.failures])
         notes.append(f"left out, because they failed in processing: {failed}")
     if needs and not (needs == COMPUTED_SEGMENTS and place.options.compute_segments):
