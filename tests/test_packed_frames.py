@@ -102,7 +102,9 @@ def test_packed_frames_are_read_from_a_disk_and_from_a_server(root):
     check_equal(pickle.loads(pickle.dumps(FrameFolder(root / "a.tar.zst"))), folder)
     with ReleaseServer(root / "raw") as server:
         server.files["/a.tar.zst"] = root / "a.tar.zst"
-        check_equal(FrameFolder(f"{server.origin}/a.tar.zst"), folder)
+        packed = FrameFolder(f"{server.origin}/a.tar.zst?s3cret")
+        check_equal(packed, folder)
+    assert "s3cret" not in packed.path
 
 
 def test_reading_one_image_reads_one_frame(root, monkeypatch):

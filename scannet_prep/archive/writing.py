@@ -105,11 +105,7 @@ def compress(content: Buffer, level: int) -> bytes:
         content: Its content.
         level: Compression level of zstd, 1..22; 0 for hardly any compression.
     """
-    compressor = zstandard.ZstdCompressor(
-        level=level or _STORING_LEVEL,
-        write_checksum=True,
-        write_content_size=True,
-    )
+    compressor = zstandard.ZstdCompressor(level=level or _STORING_LEVEL, write_checksum=True)
     return compressor.compress(content)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from scannet_prep.errors import UsageError
 from scannet_prep.release.files import BASE_URL
 from scannet_prep.release.scenes import Split
+from scannet_prep.remote.addresses import hide_secrets
 
 if TYPE_CHECKING:
     from scannet_prep.stages.selection import Selection
@@ -60,7 +61,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
-        raise UsageError(message, f"{self.prog} --help")
+        raise UsageError(hide_secrets(message), f"{self.prog} --help")
 
 
 def add_path_argument(

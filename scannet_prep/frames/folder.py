@@ -118,7 +118,7 @@ class FrameFolder:
         path: The folder; or the path or address of an archive of it.
 
     Attributes:
-        path: As given.
+        path: The folder; or the path or address of the archive, without what is secret in it.
         scene_ids: The scenes, sorted.
 
     Raises:
@@ -132,6 +132,7 @@ class FrameFolder:
         self._archive: Archive | None = None
         if "://" in str(path) or Path(path).is_file():
             self._archive = open_archive(path)
+            self.path = self._archive.name
             index = self._archive.index
             self._folders = {
                 scene.scene_id: Path(self._archive.name, scene.scene_id)

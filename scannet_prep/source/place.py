@@ -191,8 +191,7 @@ class ProcessedScenes(Place):
 
     def __init__(self, name: str, manifest: Manifest) -> None:
         if manifest.unfinished:
-            count = len(manifest.unfinished)
-            problem = f"processing has not finished: {count:,} scenes are missing"
+            problem = f"processing has not finished; missing scenes: {len(manifest.unfinished):,}"
             raise FileError(Path(name) / MANIFEST_NAME, problem, _HINT_CONTINUE)
         scenes = {}
         for scene_id, entry in manifest.scenes.items():

@@ -126,16 +126,14 @@ def run(
     kind = place.kind
     if kind == "archive":
         raise UsageError(f"{source}: is an archive already", _HINT_SOURCE)
-    scenes = []
-    splits = Counter[str]()
-    scene_bytes = 0
-    for scene_id, scene in place.scenes.items():
-        scenes.append(PackedScene(scene_id, scene.split, scene.size_bytes, scene.parts))
-        splits[scene.split] += 1
-        scene_bytes += scene.size_bytes
+    scenes = tuple(
+        PackedScene(scene_id, scene.split, scene.size_bytes, scene.parts)
+        for scene_id, scene in place.scenes.items()
+    )
+    scene_bytes = sum(scene.size_bytes for scene in scenes)
     # The manifest of processed scenes has theirs.
     options = place.describe()["options"] if kind == "frames" else ""
-    index = Index(kind, tuple(scenes), options)
+    index = Index(kind, scenes, options)
     others, left_out = _list_files(source, kind)
 
     def advance(group: FileGroup) -> None:
@@ -157,7 +155,7 @@ def run(
     return PackReport(
         archive=name,
         kind=kind,
-        splits=splits,
+        splits=Counter(scene.split for scene in scenes),
         size_bytes=size_bytes,
         stored_bytes=stored_bytes,
         failures=list(place.failures.values()),

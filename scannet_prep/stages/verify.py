@@ -30,7 +30,6 @@ _SMALL_BYTES = 100_000_000
 _HINT_SELECTION = "check --scenes and --splits"
 # Facts about how a scene was made, which do not change what it is.
 _NOT_COMPARED = {"program_version", "inputs"}
-_UNLABELED = "unlabeled"
 
 
 class CheckTask(NamedTuple):
@@ -206,7 +205,7 @@ def _count_changes(here: ProcessedScene, there: ProcessedScene) -> Counter[str]:
     others = there.stored_labels
     if there.meta.options.label_set != label_set or labels.shape != others.shape:
         return Counter()
-    names = np.array([_UNLABELED, *label_set.names])
+    names = np.array(["unlabeled", *label_set.names])
     is_different = labels != others
     names_here = names[labels[is_different]]
     names_there = names[others[is_different]]
