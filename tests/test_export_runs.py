@@ -129,7 +129,7 @@ def test_scenes_that_lack_what_a_format_needs_are_named(raw_dir, out_dir, tmp_pa
     (failure,) = outcome.json["failures"]
     assert f"{TRAIN} has no segments" in failure["message"]
     notes = [note["message"] for note in outcome.json["notes"]]
-    assert notes[0] == f"left out, because they failed in processing: {VAL}"
+    assert notes[0] == f"not made, because they failed in processing: {VAL}"
     assert "--compute-segments" in notes[1]
     # Scenes that were not named are not left out.
     assert export(tmp_path / "ply", tmp_path / "one", "ply", "--scenes", TEST).json["notes"] == []

@@ -220,7 +220,7 @@ def _select(
     notes = []
     if place.failures and not selection.scene_ids:
         failed = list_some([*place.failures])
-        notes.append(f"left out, because they failed in processing: {failed}")
+        notes.append(f"not made, because they failed in processing: {failed}")
     if needs and not (needs == COMPUTED_SEGMENTS and place.options.compute_segments):
         count = len(selected)
         selected = [name for name in selected if place.scenes[name].split != Split.TEST]
