@@ -177,7 +177,7 @@ def test_run_that_ends_early_ends_its_workers_at_once(tmp_path, ending):
 
 
 def test_run_that_is_killed_leaves_no_worker(tmp_path):
-    run = subprocess.Popen((PYTHON, "-c", SCRIPT, tmp_path, "nap"), cwd=TESTS_DIR)
+    run = subprocess.Popen((PYTHON, "-c", SCRIPT, tmp_path, "sleep"), cwd=TESTS_DIR)
     while len(pids_in(tmp_path)) < 2:
         assert run.poll() is None
         time.sleep(0.01)

@@ -12,9 +12,12 @@ task --> worker --> a result
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -33,6 +36,7 @@ Context = TypeVar("Context")
 Result = TypeVar("Result")
 
 _DASK_TIMEOUT_S = 30
+_WATCH_S = 0.1
 _HINT_KILLED = "memory may have run out: try again with fewer workers (--jobs)"
 _HINT_START = "start fewer workers (--jobs), or raise the limits that ulimit -a shows"
 _HINT_ADDRESS = "give the address that the scheduler prints when it starts: tcp://HOST:PORT"
@@ -207,17 +211,25 @@ class WorkerProcesses(ThreadPoolExecutor):
 
 
 def work(descriptor: int) -> None:
-    """Do tasks until the pipe breaks, as it also does when the main process is killed.
+    """Do tasks until the pipe breaks, or the main process is killed.
 
     Args:
         descriptor: The worker's end of the pipe.
     """
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     pipe = Connection(descriptor)
     keep_freed_memory()
     with suppress(EOFError, ConnectionError):
         call = pipe.recv_bytes()
         while True:
             pipe.send(_try(pipe.recv(), call))
+
+
+def _end_with(parent: int) -> None:
+    """End this process with its parent, also in a task that takes long, such as a download."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_S)
+    os._exit(1)
 
 
 @contextmanager
