@@ -366,7 +366,7 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
     without = process(raw_dir, out_dir, "--scenes", UNLISTED)
 
     assert without.status == 3
-    assert f"{UNLISTED} is in none of the official split lists" in without.stderr
+    assert f"{UNLISTED}: is in none of the official split lists" in without.stderr
     for split, other in (("train", "val"), ("val", "test")):
         outcome = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", split)
         assert outcome.json["made"] == [UNLISTED]

@@ -137,11 +137,9 @@ def select_scenes(
         if scene_id not in available:
             if scene_id not in official_splits():
                 raise UnknownSceneError(f"{raw_dir}: has no scene {scene_id}", _HINT_IDS)
-            error = UnknownSceneError(f"has no folder {scene_id}", _HINT_DOWNLOAD)
+            error = UnknownSceneError("has no folder", _HINT_DOWNLOAD)
         elif split is None:
-            problem = (
-                f"{scene_id} is in none of the official split lists, nor in a folder of its split"
-            )
+            problem = "is in none of the official split lists, nor in a folder of its split"
             error = UnknownSceneError(problem, _HINT_NO_SPLIT)
         else:
             selected.append((scene_id, split))
