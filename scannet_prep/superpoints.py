@@ -108,10 +108,8 @@ def _check_faces(
     vertex_count: int,
 ) -> _Indices:
     """Return faces whose indices are in range as intp (F, 3)."""
-    dtype = faces.dtype
-    shape = faces.shape
-    if shape[1:] != (3,) or dtype.kind not in "iu":
-        raise UsageError(f"faces: found {dtype} {shape}, expected integers (F, 3)")
+    if faces.shape[1:] != (3,) or faces.dtype.kind not in "iu":
+        raise UsageError(f"faces: found {faces.dtype} {faces.shape}, expected integers (F, 3)")
     if faces.size:
         lowest = faces.min()
         highest = faces.max()
@@ -160,8 +158,7 @@ def _sort_edges(positions: _Floats, corners: _Indices) -> _Edges:
     for index, (start, end) in enumerate(pairs):
         starts[:, index] = start
         ends[:, index] = end
-        edge_weights = _weigh_edges(columns, normals, start, end)
-        weights[:, index] = edge_weights
+        weights[:, index] = _weigh_edges(columns, normals, start, end)
 
     order = np.argsort(weights, axis=None, kind="stable")
     return _Edges(

@@ -138,8 +138,10 @@ def _read_ply(
         content = describe_beginning(start[:BEGINNING_BYTES]) or "not a PLY file"
         raise ContentError(f"is {content}, expected a PLY file; it begins with {start[:8]!r}")
     if not end_header:
-        expected = f"a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
-        raise ContentError(f"has a header that is truncated or too long, expected {expected}")
+        raise ContentError(
+            "has a header that is truncated or too long, "
+            f"expected a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
+        )
     # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
     counts = map(int, _COUNT.findall(header))
     if sum(counts) > len(data):
@@ -169,8 +171,7 @@ def _read_ply(
     if is_text:
         rest = rest.strip()
     if rest:
-        share = f"{len(rest):,} of {len(data):,} bytes"
-        raise ContentError(f"has {share} after its end")
+        raise ContentError(f"has {len(rest):,} of {len(data):,} bytes after its end")
     return ply
 
 
@@ -295,8 +296,7 @@ def _find_faces(
             raise ContentError("has faces that are not triangles")
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":
-        problem = f"faces have {name} as {faces.dtype.name}, expected whole numbers"
-        raise ContentError(problem)
+        raise ContentError(f"faces have {name} as {faces.dtype.name}, expected whole numbers")
     # Columns are copied four times as fast as rows of three.
     columns = np.ascontiguousarray(faces.T)
     smallest = int(columns.min())

@@ -121,23 +121,26 @@ def plan(
     tasks = []
     kept = []
     raw_gone = []
+    forced_reason = "--force" if is_forced else ""
     for scene_id, split in selected:
         # A scene that is gone from the tree has no files there.
         scene = listing.scenes.get(scene_id, RawScene(scene_id, raw_dir / scene_id))
         task = SceneTask(scene, split, processed_path(out_dir, split, scene_id))
+        entry = before.scenes.get(scene_id)
         try:
-            reason = _find_reason(task, before.scenes.get(scene_id), context)
-        except OSError:  # a MissingFileError, too
-            raw_gone.append(scene_id)
-        except FileError as error:
-            raw_gone.append(scene_id)
-            failures.append(Finding.from_error(error, scene_id=scene_id))
-            continue
-        else:
-            if reason or is_forced:
-                tasks.append(replace(task, reason=reason or "--force"))
+            reason = _find_reason(task, entry, context) or forced_reason
+        except (FileError, OSError) as error:
+            reason = ""
+            if entry is not None:
+                raw_gone.append(scene_id)
+            # Raw files that are missing are no failure of a scene that is made.
+            if entry is None or not isinstance(error, OSError):
+                failures.append(Finding.from_error(error, scene_id=scene_id))
                 continue
-        kept.append(scene_id)
+        if reason:
+            tasks.append(replace(task, reason=reason))
+        else:
+            kept.append(scene_id)
 
     if raw_gone:
         notes.append(_note_gone(raw_gone, out_dir, difference))
@@ -212,10 +215,11 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
         The reason in words; empty if its file can stay.
 
     Raises:
-        FileError, OSError: Its file is there, but a raw file that it needs is gone, or its raw
-            folder cannot be used.
+        FileError, OSError: It was not made yet, or its file is there, but a raw file that it needs
+            is gone, or its raw folder cannot be used.
     """
     if entry is None:
+        find_raw_files(task.scene, task.split, context.options)
         return "not made yet"
     if entry.split != task.split:
         return "in another split than before"
