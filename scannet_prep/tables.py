@@ -142,7 +142,7 @@ def classes(
             "name": chosen.names,
             "frequency": [each.frequency for each in chosen.classes],
             "vertices": counts.sum(axis=1).astype(int).array,
-            "scenes": (counts > 0).sum(axis=1).array,
+            "scenes": counts.count(axis=1).array,
             "instances": raw_ids.value_counts().reindex(chosen.ids, fill_value=0).array,
         }
     )

@@ -220,6 +220,7 @@ HOSTILE_NAMES = [
     "../x", "/etc/x", "tasks/../../x", f"scans/{TRAIN}/../x", f"{SCENE}.txt/x", "a\\b", "a\0b",
     f"scans/{TRAIN}/x.txt", f"scans/{TRAIN}/{TRAIN}.d/x", "x/y", ".hidden", "", ".", "..", "a:b",
     "é", "a b", ".scannet-prep/x", "my-room/my-room.txt", f"{SCENE}.txt\n", "train/../x.npz",
+    "scans/" + "r" * 90 + "/" + "r" * 90 + "_vh_clean_2.ply",
 ]  # fmt: skip
 
 
@@ -245,7 +246,6 @@ FORGERIES = {
     "processed file": (forge({f"train/{TRAIN}.npz": b""}), "npz"),
     "scene in the first frame": (forge({}, encode_members({TXT: b""})), TXT),
     "link": (forge(header_of(TXT, type=tarfile.SYMTYPE, linkname="/etc")), "tar headers"),
-    "long name": (forge(header_of(TXT, type=tarfile.GNUTYPE_LONGNAME)), "tar headers"),
     "program": (forge(header_of(TXT, mode=0o4777)), "tar headers"),
     "negative size": (forge(NEGATIVE_SIZE), "tar headers"),
     "file that is cut off": (forge(header_of(TXT, size=5000)), "whole"),

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from commands import edit_json, raw_file, repeat_groups, run_main, succeed
+from commands import edit_json, raw_file, repeat_groups, run_main, succeed, write_processed
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed, tables
 from scannet_prep.errors import UsageError
@@ -83,7 +83,7 @@ def test_instances_has_the_facts_of_each_group(root, scenes):
     assert sorted(aliases) == [(number,) for number in range(len(aliases), 2 * len(aliases))]
 
 
-def test_classes_counts_vertices_scenes_and_instances(root, scenes):
+def test_classes_counts_vertices_scenes_and_instances(root, scenes, tmp_path):
     for label_set in (SCANNET20, SCANNET200):
         for split, ids in ((None, IDS[:2]), ("train", IDS[:1]), ("test", IDS[2:])):
             table = tables.classes(root / "processed", label_set, split=split)
@@ -102,6 +102,9 @@ def test_classes_counts_vertices_scenes_and_instances(root, scenes):
                 assert row.instances == instances
     assert len(tables.classes(root / "processed")) == 20
     assert len(tables.classes(root / "processed", "ScanNet200")) == 200
+    # Only a test scene.
+    write_processed(tmp_path, [scenes[IDS[2]]])
+    assert tables.classes(tmp_path).scenes.dtype == int
 
 
 @pytest.mark.parametrize("name", ["scenes", "instances", "classes"])

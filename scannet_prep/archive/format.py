@@ -42,9 +42,11 @@ TreeKind: TypeAlias = Literal["processed", "raw", "frames"]
 # The names of the files of a scene, by the kind of the tree.
 _SCENE_FILES: dict[TreeKind, re.Pattern[str]] = {
     "processed": re.compile(rf"(?:train|val|test)/({OWN_ID_PATTERN})\.npz"),
-    # Scenes of the release may also lie at the top of a raw tree.
+    # Scenes of the release may also lie at the top of a raw tree. In the header of a tar file, the
+    # name of a file in its folder has at most 100 letters.
     "raw": re.compile(
-        rf"(?:scans/|scans_test/|(?=scene\d{{4}}_\d\d/))({OWN_ID_PATTERN})/\1[_.][\w.+-]{{0,80}}",
+        rf"(?:scans/|scans_test/|(?=scene\d{{4}}_\d\d/))({OWN_ID_PATTERN})/"
+        r"(?=.{1,100}\Z)\1[_.][\w.+-]*",
         re.ASCII,
     ),
     # Some layouts have a folder above those of the scenes.

@@ -31,7 +31,7 @@ from scannet_prep.base.files import Buffer, Fingerprint, open_file, read_file
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError, OutputError
 
-_HINT_PLACE = "move them to scans/SCENE/ and scans_test/SCENE/, then pack again"
+_HINT_PLACE = "move it to scans/SCENE/ or scans_test/SCENE/; its name has at most 100 letters"
 _HINT_CHANGED = "run the command again that made it, then pack again"
 _MAX_HELD_BYTES = 160 << 20
 # The index takes less than the rest of the first frame.
@@ -156,7 +156,8 @@ def _make_frame(kind: TreeKind, level: int, group: FileGroup) -> bytes:
     """Make the frame of a group; errors are those of `encode_archive`."""
     for name, path in group.paths.items():
         if find_owner(kind, name) != group.scene_id:
-            raise FileError(path, "lies outside of scans/ and scans_test/", _HINT_PLACE)
+            problem = "lies outside of scans/ and scans_test/, or has a long name"
+            raise FileError(path, problem, _HINT_PLACE)
     if all(name.endswith(_IMAGE_ENDINGS) for name in group.paths):
         level = 0
     return compress(group.encode(), level)
