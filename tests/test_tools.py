@@ -58,10 +58,9 @@ def test_official_command_lines_fetch_the_same_files(server, tmp_path):
     }
     served = digests(server.root)
     for number, (line, paths) in enumerate(lines.items()):
-        words = ("-o", f"./{number}", "--accept-terms", *line.split())
-        outcome = run_tool("download-scannet.py", *words, cwd=tmp_path, base_url=server.base_url)
+        words = ("download-scannet.py", "-o", f"./{number}", "--accept-terms", *line.split())
+        outcome = succeed(*words, run=run_tool, cwd=tmp_path, base_url=server.base_url)
 
-        assert outcome.status == 0, outcome.stderr
         assert outcome.stderr.startswith(f"this is: scannet-prep download -o ./{number} --")
         files = fetched(tmp_path / str(number))
         assert [*files] == paths
@@ -123,7 +122,7 @@ def test_octformers_command_lines_process_20_classes(release_dir, tmp_path):
 def test_octformers_command_lines_score_its_predictions(release_dir, tmp_path):
     shutil.copytree(release_dir, tmp_path / "data/ScanNet")
     words = (*PROCESS, "data/scannet200.npz", "--align_axis", "--scannet200", "--scenes", VAL)
-    assert run_tool("seg_scannet.py", *words, cwd=tmp_path).status == 0
+    succeed("seg_scannet.py", *words, run=run_tool, cwd=tmp_path)
     truth_dir = tmp_path / "data/scannet200.npz/train"
     truth = np.loadtxt(truth_dir / f"{VAL}.txt", dtype=int)
     # Scores (V, 201): 1 for the true class, whose column is its train id + 1.
@@ -134,23 +133,24 @@ def test_octformers_command_lines_score_its_predictions(release_dir, tmp_path):
     path.parent.mkdir()
     np.savez(path, prob=scores)
     (tmp_path / "list.txt").write_text(f"{VAL}.npz\n")
-    generate = ["--run", "generate_output_seg", "--path_pred", "eval", "--path_in", "."]
-    generate += ["--path_out", "seg", "--filelist", "list.txt", "--scannet200"]
+    generate = "--run generate_output_seg --path_pred eval --path_in . --path_out seg"
+    generate += " --filelist list.txt --scannet200"
     score = "--run calc_iou --path_in data/scannet200.npz/train --path_pred seg --scannet200"
 
-    generated = run_tool("seg_scannet.py", *generate, cwd=tmp_path)
+    succeed("seg_scannet.py", *generate.split(), run=run_tool, cwd=tmp_path)
     raw_ids = np.loadtxt(tmp_path / f"seg/{VAL}.txt", dtype=int)
-    perfect = run_tool("seg_scannet.py", *score.split(), cwd=tmp_path)
+    perfect = succeed("seg_scannet.py", *score.split(), run=run_tool, cwd=tmp_path)
     np.savez(path, prob=scores[:, :21])
-    narrow = run_tool("seg_scannet.py", *generate, cwd=tmp_path)
+    narrow = run_tool("seg_scannet.py", *generate.split(), cwd=tmp_path)
+    (tmp_path / "list.txt").write_bytes(b"\xff")
+    damaged = run_tool("seg_scannet.py", *generate.split(), cwd=tmp_path)
 
-    assert generated.status == 0, generated.stderr
     assert np.array_equal(raw_ids, truth)
-    assert perfect.status == 0, perfect.stderr
     command = "evaluate seg --gt data/scannet200.processed --label-set scannet200"
     assert f"this is: scannet-prep {command}\n" in perfect.stderr
     assert "accuracy 1.0000" in perfect.stdout
-    assert narrow.status == 1
+    assert (narrow.status, damaged.status) == (1, 1)
+    assert "list.txt: is not UTF-8 text" in damaged.stderr
     assert f"{VAL}.eval.npz: prob is ({len(truth)}, 21), expected (V, 201)" in narrow.stderr
 
 

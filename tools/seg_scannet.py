@@ -26,6 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from scannet_prep.base.files import read_text
 from scannet_prep.cli.main import main as run_command
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.predictions.reader import load_arrays
@@ -90,7 +91,7 @@ def generate_output_seg(arguments: argparse.Namespace, label_set: str) -> None:
     """Turn the scores of each scene in the list into a file with a raw id per vertex."""
     raw_ids = np.array([0, *parse_label_set(label_set).ids])
     arguments.path_out.mkdir(parents=True, exist_ok=True)
-    for line in arguments.filelist.read_text(encoding="utf-8").split():
+    for line in read_text(arguments.filelist).split():
         name = Path(line).stem
         path = arguments.path_pred / f"{name}.eval.npz"
         [scores] = load_arrays(path, "prob")
