@@ -63,10 +63,12 @@ def test_unpacked_frames_equal_the_packed_ones(unpack, root, tmp_path):
 
 def test_scenes_in_folders_of_splits_are_sorted_by_id(root, tmp_path):
     out_dir = extract(root / "raw", tmp_path / "out", "--layout", "concerto", "--every", "3")
+    # As a scene of one's own.
+    (out_dir / "train" / TRAIN).rename(out_dir / "train/room")
     assert (out_dir / "test" / TEST).is_dir()
     succeed("pack", out_dir, "-o", tmp_path / "a.tar.zst")
     for place in (out_dir, tmp_path / "a.tar.zst"):
-        assert FrameFolder(place).scene_ids == (TRAIN, VAL, TEST)
+        assert FrameFolder(place).scene_ids == ("room", VAL, TEST)
 
 
 def test_each_file_has_a_frame_and_images_are_stored(root):
@@ -129,8 +131,6 @@ def test_info_and_verify_know_the_archive(root):
     assert info["facts"]["content"] == "frames"
     assert "layout: official" in info["facts"]["options"]
     succeed("verify", root / "a.tar.zst")
-    outcome = run_main("evaluate", root, "--gt", root / "a.tar.zst")
-    assert "expected processed scenes" in outcome.stderr
 
 
 def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(

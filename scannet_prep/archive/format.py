@@ -51,7 +51,8 @@ _SCENE_FILES: dict[TreeKind, re.Pattern[str]] = {
     ),
     # Some layouts have a folder above those of the scenes.
     "frames": re.compile(
-        r"(?:\w+/)?(scene\d{4}_\d\d)/(?:\w+/){0,2}\w[\w.+-]{0,80}",
+        r"(?:(?:posed_images|scans(?:_train|_test)?|train|val|test)/)?"
+        rf"({OWN_ID_PATTERN})/(?:\w+/){{0,2}}\w[\w.+-]{{0,80}}",
         re.ASCII,
     ),
 }
