@@ -441,6 +441,16 @@ def test_run_that_stopped_is_unfinished_until_the_same_command_continues_it_with
     assert [*manifest.scenes] == [*SCENES]
 
 
+def test_unfinished_scene_whose_raw_files_are_gone_fails_and_is_no_longer_unfinished(
+    raw_dir, out_dir
+):
+    edit_json(out_dir / "manifest.json", lambda value: value.update(scenes={}, unfinished=[TEST]))
+    raw_file(raw_dir, MESH, TEST).unlink()
+
+    assert process(raw_dir, out_dir, "--scenes", TEST).status == 3
+    assert read_manifest(out_dir).unfinished == ()
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
