@@ -222,8 +222,7 @@ def _number_instances(
     warnings: list[SceneWarning],
 ) -> list[int]:
     """Return the id of each group: its own, or its index if the groups' own ids cannot be used."""
-    ids = [group.id for group in groups]
-    own_ids = [own_id for own_id in ids if own_id is not None and 0 <= own_id <= MAX_GROUPS]
+    own_ids = [group.id for group in groups if group.id is not None and 0 <= group.id <= MAX_GROUPS]
     if len(set(own_ids)) == len(groups):
         return own_ids
     fault = f"null, not unique, or beyond 0..{MAX_GROUPS}"

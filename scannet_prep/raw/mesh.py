@@ -143,8 +143,7 @@ def _read_ply(
             f"expected a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
         )
     # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
-    counts = map(int, _COUNT.findall(header))
-    if sum(counts) > len(data):
+    if sum(map(int, _COUNT.findall(header))) > len(data):
         raise ContentError(f"is damaged or truncated: {len(data):,} bytes for more rows")
 
     stream: Any
