@@ -13,7 +13,6 @@ from scannet_prep.frames import SensorStream
 from scannet_prep.raw.files import Group
 from scannet_prep.release.label_map import builtin_label_map, read_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
-from scannet_prep.release.scenes import SceneId
 from scannet_prep.synthetic import (
     SyntheticScene,
     make_scene,
@@ -86,14 +85,14 @@ def test_invalid_arguments_are_refused_before_anything_is_written(tmp_path):
 
 
 def test_files_have_the_layout_of_the_release(tmp_path):
-    # A chair, and a category that no label map has.
+    # A chair, and a category that is not one of the 20 classes.
     scene = SyntheticScene(
-        scene_id=SceneId(TRAIN),
+        scene_id=TRAIN,
         positions=np.array(tiny.POSITIONS, np.float32),
         colors=np.array(tiny.COLORS, np.uint8),
         faces=np.array(tiny.FACES, np.int32),
         segment_ids=np.array(tiny.SEGMENT_IDS, np.int32),
-        groups=(Group("chair", (2, 0), 0, 0), Group('a "b"', (2,), 4, 1)),
+        groups=(Group("chair", (2, 0), 0, 0), Group("rug", (2,), 4, 1)),
         axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0] * 4, [0] * 4]),
     )
 
@@ -102,9 +101,9 @@ def test_files_have_the_layout_of_the_release(tmp_path):
     files = {path.name.removeprefix(TRAIN): path.read_bytes() for path in folder.iterdir()}
     assert len(files) == 5
     assert files["_vh_clean_2.ply"] == tiny.Ply().encode()
-    # Black for what is in no label map, and the colour of a chair, whose nyu40 id is 5.
-    palette = [SCANNET20.colors[4]] * 2 + [(0, 0, 0)] * 4
-    labels_ply = tiny.Ply(colors=palette, labels=(5, 5, 0, 0, 0, 0))
+    # The colour of a chair, whose nyu40 id is 5, grey for other ids, and black for none.
+    palette = [SCANNET20.colors[4]] * 2 + [(128,) * 3] * 2 + [(0,) * 3] * 2
+    labels_ply = tiny.Ply(colors=palette, labels=(5, 5, 40, 40, 0, 0))
     assert files["_vh_clean_2.labels.ply"] == labels_ply.encode()
     assert files[".aggregation.json"] == (
         b'{\r\n"sceneId": "scannet.scene0000_00",\r\n"appId": "Aggregator.v2",\r\n'
@@ -112,7 +111,7 @@ def test_files_have_the_layout_of_the_release(tmp_path):
         b'\t{\r\n\t"id": 0,\r\n\t"objectId": 0,\r\n\t"segments": [2,0],\r\n'
         b'\t"label": "chair"\r\n\t},\r\n'
         b'\t{\r\n\t"id": 4,\r\n\t"objectId": 1,\r\n\t"segments": [2],\r\n'
-        b'\t"label": "a \\"b\\""\r\n\t}\r\n'
+        b'\t"label": "rug"\r\n\t}\r\n'
         b'],\r\n"segmentsFile": "scannet.scene0000_00_vh_clean_2.0.010000.segs.json"}\r\n'
     )
     assert files["_vh_clean_2.0.010000.segs.json"] == (

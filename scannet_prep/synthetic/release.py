@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,10 +154,7 @@ def _labels_mesh_chunks(scene: SyntheticScene) -> list[Any]:
     # The ids of ScanNet20 are nyu40 ids.
     palette[list(SCANNET20.ids)] = SCANNET20.colors
     rows = builtin_label_map().rows
-    values = []
-    for group in scene.groups:
-        ids = rows.get(group.raw_category)
-        values.append(ids.nyu40_id if ids is not None else 0)
+    values = [rows[group.raw_category].nyu40_id for group in scene.groups]
     nyu40_ids = spread_over_vertices(scene, values).astype(np.uint16)
     return _mesh_chunks(scene, palette[nyu40_ids], label=nyu40_ids)
 
@@ -189,7 +185,7 @@ def _aggregation_text(scene: SyntheticScene) -> bytes:
             f'"id": {group.id}',
             f'"objectId": {group.object_id}',
             f'"segments": [{segment_ids}]',
-            f'"label": {json.dumps(group.raw_category)}',
+            f'"label": "{group.raw_category}"',
         ]
         body = ",\r\n\t".join(fields)
         groups.append(f"\t{{\r\n\t{body}\r\n\t}}")

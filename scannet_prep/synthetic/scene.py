@@ -57,6 +57,7 @@ class SyntheticScene:
             vertices, so `segment_ids[id] == id`.
         groups: Annotated objects in file order; empty for test scenes. No two share a segment.
             Their ids have gaps where the annotator removed an object; their object ids have none.
+            Their raw categories are in the built-in label map.
         axis_alignment: float64 (4, 4), aligned <- scan, metres, six decimals; None for test scenes.
     """
 
@@ -73,8 +74,7 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
     """Make a scene; the same arguments give the same scene.
 
     Rooms grow with the number of vertices until a scan's usual density is reached; from then on,
-    the density stays. All raw categories are in the built-in label map. Scenes of the official test
-    split are made without annotation.
+    the density stays. Scenes of the official test split are made without annotation.
 
     Args:
         scene_id: Its name, for example `scene0000_00`.
