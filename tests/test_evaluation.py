@@ -57,33 +57,22 @@ def iou(a, b):
 
 
 def match_by_loops(regions, masks, threshold):
-    """Match annotated instances with predictions.
-
-    Returns the confidence of each verdict, whether it is correct, and how many have no match.
-    """
+    """Match annotated instances with predictions: list verdicts of confidence and correctness."""
     verdicts = []
     used = set()
-    missed_count = 0
     for region in regions:
-        matched_score = None
-        for number, (vertices, _, score) in enumerate(masks):
-            if number in used or iou(vertices, region) <= threshold:
-                continue
-            if matched_score is None:
-                matched_score = score
-                used.add(number)
-            else:
-                verdicts.append((min(matched_score, score), False))
-                matched_score = max(matched_score, score)
-        if matched_score is None:
-            missed_count += 1
-        else:
-            verdicts.append((matched_score, True))
-    return verdicts, missed_count
+        above = [k for k, mask in enumerate(masks) if iou(mask[0], region) > threshold]
+        unused = [k for k in above if k not in used]
+        if unused:
+            used.add(unused[0])
+            *lower_scores, best_score = sorted(masks[k][2] for k in unused)
+            verdicts.append((best_score, True))
+            verdicts += [(score, False) for score in lower_scores]
+    return verdicts
 
 
 def judge_by_loops(scene, label, threshold):
-    """Judge the predictions of one class in a scene, and count the missed instances."""
+    """Judge the predictions of one class in a scene, and count the instances that count."""
     all_masks, labels, instances = scene
     regions = {}
     void = set()
@@ -96,23 +85,23 @@ def judge_by_loops(scene, label, threshold):
     small_regions = [region for region in regions.values() if len(region) < 100]
     masks = [mask for mask in all_masks if mask[1] == label and len(mask[0]) >= 100]
 
-    verdicts, missed_count = match_by_loops(large_regions, masks, threshold)
+    verdicts = match_by_loops(large_regions, masks, threshold)
     for vertices, _, score in masks:
         if any(iou(vertices, region) > threshold for region in regions.values()):
             continue
         ignored_count = sum(len(vertices & part) for part in [void, *small_regions])
         if ignored_count / len(vertices) <= threshold:
             verdicts.append((score, False))
-    return verdicts, missed_count
+    return verdicts, len(large_regions)
 
 
 def average_precision_by_loops(scenes, label, threshold):
     verdicts = []
     total = 0
     for scene in scenes:
-        scene_verdicts, missed_count = judge_by_loops(scene, label, threshold)
+        scene_verdicts, region_count = judge_by_loops(scene, label, threshold)
         verdicts += scene_verdicts
-        total += missed_count + sum(is_correct for _, is_correct in scene_verdicts)
+        total += region_count
     if not total:
         return None
 

@@ -100,8 +100,7 @@ class InstanceScores:
             row_count = len(rows)
             train_ids = np.append(overlaps.labels[rows], missed)
             verdicts = np.zeros(len(train_ids), _VERDICT)
-            verdicts["cell"] = train_ids * len(THRESHOLDS)
-            verdicts["cell"] += index
+            verdicts["cell"] = train_ids * len(THRESHOLDS) + index
             outcomes = verdicts["outcome"]
             outcomes[:] = _MISSED
             outcomes[:row_count] = _WRONG
@@ -123,9 +122,11 @@ class InstanceScores:
         first = things[0]
         is_thing = np.isin(ground_truth.labels, things)
         labels = np.where(is_thing, first, ground_truth.labels)
-        truth = InstanceTruth(labels=labels, instances=ground_truth.instances)
-        count = len(np.asarray(prediction.labels))
-        predicted = np.full(count, first)
+        truth = InstanceTruth(
+            labels=labels,
+            instances=ground_truth.instances,
+        )
+        predicted = np.full(len(np.asarray(prediction.labels)), first)
         return prediction._replace(labels=predicted), truth
 
     def result(self) -> ScoreTable:

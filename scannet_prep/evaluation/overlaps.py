@@ -196,8 +196,7 @@ def find_overlaps(
     counts = np.bincount(cells, minlength=cell_count).reshape(-1, width)
     common = counts[:, 1:]
     # This is never 0: every instance has a vertex.
-    both = sizes + pred_sizes[:, None]
-    unions = both - common
+    unions = sizes + pred_sizes[:, None] - common
     return Overlaps(
         numbers=numbers,
         classes=classes,
@@ -229,8 +228,7 @@ def _number_instances(
     has_number = instances >= 0
     is_instance = np.isin(labels, things) & has_number
     # Class and number as one integer: class * base + number.
-    largest = instances.max(initial=0)
-    base = int(largest) + 1
+    base = int(instances.max(initial=0)) + 1
     vertex_keys = labels[is_instance] * base
     vertex_keys += instances[is_instance]
     keys, inverse, sizes = np.unique(
@@ -269,10 +267,8 @@ def check_prediction(
         raise ContentError(f"masks: found {found}, expected {shape}: {rows}")
     is_inside = masks.astype(np.bool_, copy=False)
     if masks.dtype != np.bool_ and not np.array_equal(masks, is_inside):
-        least = masks.min()
-        largest = masks.max()
         raise ContentError(
-            f"masks: found {masks.dtype} from {least:g} to {largest:g}, "
+            f"masks: found {masks.dtype} from {masks.min():g} to {masks.max():g}, "
             "expected bool, or only 0 and 1",
             "compare with a threshold first: masks > 0.5 for probabilities, masks > 0 for logits",
         )

@@ -25,11 +25,11 @@ from scannet_prep.predictions.numberings import UNLABELED_IDS, Numbering, list_n
 from scannet_prep.predictions.reader import Predictions
 from scannet_prep.processed.scene import ProcessedScene
 
-# Another numbering agrees far better with the ground truth if it raises the mean IoU of the classes
-# by more than this,
+# Another numbering agrees far better with the ground truth if it raises both the mean IoU of the
+# classes and the accuracy by more than this. Fewer classes alone can raise the mean.
 _MIN_GAIN = 0.05
-# and if so many classes agree: predicting a single class everywhere may agree by chance.
-_MIN_CLASSES = 3
+# And so many classes must agree: predicting a single class everywhere may agree by chance.
+_MIN_CLASSES = 2
 # One of so many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
 _HINT_EVALUATE = "; `scannet-prep evaluate`, with predictions of val, finds the numbering"
@@ -113,15 +113,15 @@ class IdCounts:
         """
         declared = self._declared
         problems = []
-        strays = sorted(self._others.keys() - UNLABELED_IDS)
+        strays = self._others.keys() - UNLABELED_IDS
         if strays:
             count = sum(self._others[number] for number in strays)
             total = self._counts.sum()
-            names = list_some([*map(str, strays)])
+            names = list_some([*map(str, sorted(strays))])
             problems.append(
                 f"{count:,} of {total:,} predicted ids are not classes ({declared.name}): {names}"
             )
-        best = self._judge(problems) if is_submission else self._find_best(problems)
+        best = self._judge(problems) if is_submission else self._find_best(problems, strays)
         problem = "; ".join(problems)
         if is_forced or not problem:
             return problem
@@ -152,41 +152,50 @@ class IdCounts:
                 f"{walls:,} vertices are wall, expected more than the {unlabeled:,} of no class"
             )
         if stuff and not is_semantic:
-            total = self._counts.sum()
-            problems.append(f"{stuff:,} of {total:,} instances are wall or floor")
+            problems.append(f"{stuff:,} of {self._counts.sum():,} instances are wall or floor")
         found = {
             number for number, train_id in declared.train_ids.items() if self._counts[train_id]
         }
         found |= self._others.keys()
-        numberings = [numbering for numbering, _ in self._readings]
-        best = min(numberings, key=lambda numbering: len(numbering.predicted ^ found))
+        best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ found))
         if best.label_set != label_set and found <= best.train_ids.keys():
             problems.append(f"all of the {len(found)} ids are {best.name}, too")
         return best
 
-    def _find_best(self, problems: list[str]) -> Numbering:
+    def _find_best(self, problems: list[str], strays: set[int]) -> Numbering:
         """Find the numbering that agrees best with the ground truth.
 
         Args:
             problems: Extended by how much better it agrees.
+            strays: Ids that are not classes.
 
         Returns:
             The numbering; the declared one if no other one is clearly better.
         """
+        [(found, accuracy)] = [
+            _measure(scores) for numbering, scores in self._readings if numbering == self._declared
+        ]
         best = self._declared
-        found = highest = 0.0
+        highest = (found + _MIN_GAIN, True)
+        least = accuracy + _MIN_GAIN
         for numbering, scores in self._readings:
-            agreement = scores.result().means["all"]["over_ground_truth"] or 0.0
+            iou, accuracy = _measure(scores)
+            # Of two that agree equally well, one in which all ids are classes is more likely.
+            rank = (iou, strays <= numbering.train_ids.keys())
             hits = np.count_nonzero(scores.confusion.diagonal())
-            if numbering == self._declared:
-                found = agreement
-            if agreement > highest and hits >= _MIN_CLASSES:
+            if rank > highest and accuracy > least and hits >= _MIN_CLASSES:
                 best = numbering
-                highest = agreement
-        if highest <= found + _MIN_GAIN:
-            return self._declared
-        problems.append(
-            f"read as {self._declared.name}, the mean IoU of classes is {found:.1%}, "
-            f"but {highest:.1%} as {best.name}"
-        )
+                highest = rank
+        if best != self._declared:
+            problems.append(
+                f"read as {self._declared.name}, the mean IoU of classes is {found:.1%}, "
+                f"but {highest[0]:.1%} as {best.name}"
+            )
         return best
+
+
+def _measure(scores: SemanticScores) -> tuple[float, float]:
+    """Compute the mean IoU of the classes in the ground truth, and the accuracy; 0 without any."""
+    result = scores.result()
+    iou = result.means["all"]["over_ground_truth"]
+    return iou or 0.0, result.totals["accuracy"] or 0.0

@@ -68,22 +68,22 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         rows = [
             (
                 raw_name,
-                dict(zip(each.ids, classes, strict=True)),
+                zip(each.ids, classes, strict=True),
                 "ids as .txt",
             ),
             (
                 f"{name} + 1",
-                dict(enumerate(classes, 1)),
+                enumerate(classes, 1),
                 f"ids - 1 as {arrays}",
             ),
             (
                 name,
-                dict(enumerate(classes)),
+                enumerate(classes),
                 f"ids as {arrays}",
             ),
             (
                 f"{name} - 1",
-                dict(enumerate(classes, -1)),
+                enumerate(classes, -1),
                 f"ids + 1 as {arrays}",
             ),
         ]
@@ -95,16 +95,17 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
             rows += [
                 (
                     f"{name} + 1",
-                    dict(enumerate(predicted, 1)),
+                    enumerate(predicted, 1),
                     f"np.array([-1, {things}])[ids] as .npz",
                 ),
                 (
                     name,
-                    dict(enumerate(predicted)),
+                    enumerate(predicted),
                     f"np.array([{things}])[ids] as .npz",
                 ),
             ]
-        for name, train_ids, content in rows:
+        for name, pairs, content in rows:
+            train_ids = dict(pairs)
             ids = {number for number, train_id in train_ids.items() if train_id in predicted}
             conversion = f"save {content}, with --label-set {each.name.lower()}"
             numberings.append(Numbering(name, each, train_ids, ids, conversion))

@@ -61,8 +61,7 @@ class Predictions(NamedTuple):
             hint = f"did you mean {path.name}? Expected are a scene id and one of {endings}"
         scenes = count_of(len(scene_ids), "scene")
         names = list_some(missing)
-        counts = f"{len(missing):,} of {scenes}"
-        problem = f"has no {self.task} predictions of {counts}: {names}"
+        problem = f"has no {self.task} predictions of {len(missing):,} of {scenes}: {names}"
         raise MissingFileError(self.folder, problem, hint)
 
     def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by task
@@ -159,7 +158,12 @@ def find_predictions(
         raise UsageError(f"{folder}: {problem}, expected one of the two", "use two folders")
     raw_ids, _, train_ids, *_ = list_numberings(label_set, task)
     numbering = raw_ids if True in is_raw else train_ids
-    return Predictions(task, numbering, folder, paths)
+    return Predictions(
+        task,
+        numbering,
+        folder,
+        paths,
+    )
 
 
 def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:

@@ -109,13 +109,12 @@ def run(
     progress = progress or Progress()
     truth_place = open_processed(place)
     label_set = parse_label_set(label_set or truth_place.options.label_set)
-    held = truth_place.scenes
-    Selection(tuple(splits)).find(truth_place.name, held, _HINT_SPLITS)
-    scene_splits = {name: scene.split for name, scene in held.items() if scene.split in splits}
-    predictions = find_predictions(folder, task, label_set, scene_splits)
-    scene_ids = [scene_id for scene_id in scene_splits if scene_id in predictions.paths]
+    selection = Selection(tuple(splits))
+    selected = selection.find(truth_place.name, truth_place.scenes, _HINT_SPLITS)
+    predictions = find_predictions(folder, task, label_set, selected)
+    scene_ids = [scene_id for scene_id in selected if scene_id in predictions.paths]
     if not (allows_missing and scene_ids):
-        predictions.check_scenes(scene_splits, _HINT_MISSING)
+        predictions.check_scenes(selected, _HINT_MISSING)
 
     def make_scores() -> Any:  # noqa: ANN401 - by task
         if task == "semantic":
@@ -155,11 +154,11 @@ def run(
     return EvaluationReport(
         task=task,
         label_set=label_set.name,
-        splits=tuple(splits),
+        splits=selection.splits,
         scenes=len(scene_ids),
         official=sum(len(official_scenes(split)) for split in splits),
-        missing=tuple(sorted(scene_splits.keys() - predictions.paths.keys())),
-        left_out=tuple(sorted(predictions.paths.keys() - scene_splits.keys())),
+        missing=tuple(sorted(set(selected) - predictions.paths.keys())),
+        left_out=tuple(sorted(predictions.paths.keys() - selected)),
         scores=result,
         warning=warning,
     )

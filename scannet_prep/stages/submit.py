@@ -196,7 +196,7 @@ def _encode_instances(
         The content of each file by its name: first the masks, in the order of the prediction, then
         the list of their names, raw ids and confidences.
     """
-    masks, labels, scores = (np.asarray(array) for array in prediction)
+    masks, labels, scores = map(np.asarray, prediction)
     files: dict[str, bytes] = {}
     lines = ""
     for mask, label, score in zip(masks, labels.tolist(), scores.tolist(), strict=True):
