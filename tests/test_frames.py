@@ -102,7 +102,7 @@ def test_the_raw_tree_may_be_a_relative_path_to_the_scenes(raw_dir, out_dir, mon
     assert (outcome.status, outcome.json["made"][0]) == (0, TRAIN), outcome.stderr
 
 
-def test_frames_without_depth_and_streams_of_other_recorders_are_named(raw_dir, out_dir):
+def test_frames_without_depth_and_streams_without_usable_frames_are_named(raw_dir, out_dir):
     frames = [
         (pose, jpeg, depth * (number not in (1, 5)))
         for number, (pose, jpeg, depth) in enumerate(make_frames(COUNT, LOST))
@@ -111,20 +111,22 @@ def test_frames_without_depth_and_streams_of_other_recorders_are_named(raw_dir, 
     data = raw_file(raw_dir, SENS, VAL).read_bytes()
     png = data.replace(struct.pack("<2i", 2, 1), struct.pack("<2i", 1, 1), 1)
     raw_file(raw_dir, SENS, VAL).write_bytes(png)
+    raw_file(raw_dir, SENS, TEST).write_bytes(encode_stream(make_frames(1, (0,))))
 
     dry = extract(raw_dir, out_dir, "--every", "1", "--dry-run")
     outcome = extract(raw_dir, out_dir, "--every", "1")
 
     assert dry.status == 3
-    assert [failure["scene_id"] for failure in dry.json["failures"]] == [VAL]
-    assert dry.json["notes"][0]["message"].startswith("10 frames; without tracking: 4, ")
-    assert (outcome.status, outcome.json["made"]) == (3, [TRAIN, TEST])
+    assert [failure["scene_id"] for failure in dry.json["failures"]] == [VAL, TEST]
+    assert dry.json["notes"][0]["message"].startswith("5 frames; without tracking: 2, ")
+    assert (outcome.status, outcome.json["made"]) == (3, [TRAIN])
     messages = [note["message"] for note in outcome.json["notes"]]
     assert messages[-1] == "frames without any depth: 2, listed in frames.json"
     assert FrameFolder(out_dir)[TRAIN].record.without_depth == (1, 5)
-    (failure,) = outcome.json["failures"]
+    failure, lost = outcome.json["failures"]
     assert "color compression 1" in failure["message"]
     assert "another recorder" in failure["hint"]
+    assert lost["message"] == "has no frames to extract; without tracking: 1 of 1"
 
 
 def test_everything_equals_what_the_streams_hold(streams_dir, out_dir):

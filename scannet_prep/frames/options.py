@@ -348,7 +348,7 @@ class FrameOptions:
             or are among the others, as the options demand.
 
         Raises:
-            UsageError: The stream does not have a frame that is listed.
+            UsageError: The stream does not have a frame that is listed, or has none to extract.
         """
         count = len(is_tracked)
         # Programs with this layout round the number of frames down.
@@ -364,6 +364,9 @@ class FrameOptions:
         kept = [kept[index * len(kept) // kept_count] for index in range(kept_count)]
         searched = kept if self.keeps_lost else chosen
         lost = [number for number in searched if not is_tracked[number]]
+        if not kept:
+            problem = f"has no frames to extract; without tracking: {len(lost):,} of {count:,}"
+            raise UsageError(problem)
         return tuple(kept), tuple(lost)
 
 

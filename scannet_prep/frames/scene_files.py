@@ -89,7 +89,7 @@ def _encode_colmap_images(record: FramesRecord, _: RawScene) -> bytes:
         [index, *_find_quaternion(pose[:3, :3]), *pose[:3, 3], number]
         for index, (number, pose) in enumerate(zip(record.frames, poses, strict=True), start=1)
     ]
-    return save(np.savetxt, np.reshape(rows, (-1, 9)), _COLMAP_IMAGE)
+    return save(np.savetxt, rows, _COLMAP_IMAGE)
 
 
 def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -165,8 +165,8 @@ def _make_projections(record: FramesRecord, _: RawScene) -> dict[str, NDArray[An
     """Collect projections for MonoSDF, and the matrix from its unit box, which holds cameras."""
     poses = record.read_poses().astype(np.float64)
     centers = poses[:, :3, 3]
-    low = centers.min(axis=0, initial=np.inf)
-    high = centers.max(axis=0, initial=-np.inf)
+    low = centers.min(axis=0)
+    high = centers.max(axis=0)
     scan_from_unit = np.eye(4)
     scan_from_unit[:3] *= (high - low).max() / 2 + _FREE_SPACE
     scan_from_unit[:3, 3] = (low + high) / 2
