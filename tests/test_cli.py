@@ -104,10 +104,11 @@ def test_wrong_usage_exits_with_2_and_a_hint(words, problem, hint, tmp_path):
         ("unpack", 1, "MissingFileError"),
         ("verify", 1, "MissingFileError"),
         ("info", 1, "MissingFileError"),
+        ("verify --scenes @~nowhere", 1, "MissingFileError"),
     ],
 )
 def test_json_of_failed_command_is_one_object(words, status, error, tmp_path):
-    outcome = run_main(*words.split(), "--json", "nowhere.tar.zst", cwd=tmp_path)
+    outcome = run_main(*words.split(), "--json", "~nowhere.tar.zst", cwd=tmp_path)
 
     assert outcome.status == status
     assert outcome.json["exit_status"] == status

@@ -24,7 +24,7 @@ import zstandard
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import open_file
+from scannet_prep.base.files import expand_home, open_file
 from scannet_prep.errors import ArchiveError, ContentError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def open_source(place: str | Path) -> ByteSource:
         from scannet_prep.remote.archive import RemoteArchive
 
         return RemoteArchive(place, _END_BYTES)
-    return FileSource(Path(place).expanduser())
+    return FileSource(expand_home(place))
 
 
 def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:

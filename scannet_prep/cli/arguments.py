@@ -257,5 +257,7 @@ def path_argument(text: str) -> Path:
     if "://" in text or not text:
         kind = "an address" if text else "empty"
         raise argparse.ArgumentTypeError(f"{text!r} is {kind}, expected a path")
-    # Path.expanduser() raises an error if there is no such user.
-    return Path(os.path.expanduser(text))  # noqa: PTH111
+    # Imported here, because help texts need none of the packages that files need.
+    from scannet_prep.base.files import expand_home
+
+    return expand_home(text)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Buffer, Fingerprint, read_file
+from scannet_prep.base.files import Buffer, Fingerprint, expand_home, read_file
 from scannet_prep.base.json import Value, parse_record, to_plain
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
@@ -248,7 +248,7 @@ def read_processed(path: str | Path) -> ProcessedScene:
         MissingFileError: There is no such file.
         FileError: It is truncated, damaged, or was written by another program.
     """
-    path = Path(path).expanduser()
+    path = expand_home(path)
     return parse_processed(NpzReader(read_file(path, MAX_FILE_BYTES), path))
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Fingerprint, open_file
+from scannet_prep.base.files import Fingerprint, expand_home, open_file
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.manifest import (
@@ -70,7 +70,7 @@ def find_kind(place: str | Path) -> tuple[PlaceKind, RawListing | None]:
         MissingFileError: It does not exist, or is a folder without scenes.
         FileError: It cannot be read.
     """
-    path = Path(place).expanduser()
+    path = expand_home(place)
     if "://" in str(place):
         return "archive", None
     # If access fails, the functions of os.path return False; the methods of Path would raise.
@@ -107,7 +107,7 @@ def open_place(place: str | Path) -> Place:
         TransferError: A server does not send the archive.
     """
     kind, listing = find_kind(place)
-    path = Path(place).expanduser()
+    path = expand_home(place)
     if kind == "processed":
         return ProcessedFolder(path)
     if kind == "archive":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.base.files import expand_home
 from scannet_prep.base.machine import keep_freed_memory
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ScanNetPrepError, UnknownSceneError, UsageError
@@ -165,7 +166,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             )
         self.scene_ids = self._find_scenes()
         if isinstance(scenes, str | Path):
-            scenes = read_scene_list(Path(scenes).expanduser())
+            scenes = read_scene_list(expand_home(scenes))
         if scenes is not None:
             indices = sorted({self._find(scene) for scene in scenes})
             self.scene_ids = [self.scene_ids[index] for index in indices]
@@ -178,7 +179,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         # The annotated vertices by scene id; None if all are.
         self._points: dict[str, NDArray[np.int64]] | None = None
         if isinstance(points, str | Path):
-            points = read_points(Path(points).expanduser())
+            points = read_points(expand_home(points))
         if points is not None:
             self._points = check_points(points, self.scene_ids, self.lengths)
 

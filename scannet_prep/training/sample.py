@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scannet_prep.base.files import expand_home
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 
@@ -74,7 +75,7 @@ def sample_from_mesh(
     from scannet_prep.release.files import MESH
 
     label_set = parse_label_set(labels)
-    path = Path(file).expanduser()
+    path = expand_home(file)
     mesh = read_raw_file(MESH, path)
     for note in mesh.notes:
         warnings.warn(f"{path}: {note.text}", stacklevel=2)
