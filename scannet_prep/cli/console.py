@@ -79,8 +79,9 @@ class Console(Progress):
             self.warn(text)
 
     def warn(self, text: str) -> None:
-        """Write a problem on standard error."""
-        _print(text, sys.stderr)
+        """Write a problem on standard error. If that is full or gone, the work goes on without."""
+        with suppress(OSError):
+            _print(text, sys.stderr)
 
     def show(self, outcome: Outcome) -> int:
         """Write the outcome of a command, and return its exit status."""
