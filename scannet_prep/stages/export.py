@@ -39,7 +39,7 @@ from scannet_prep.stages.selection import Selection
 __all__ = ["plan", "run"]
 
 _HINT_FOLDER = "choose a new folder with -o"
-_HINT_SCENES = "info lists the scenes that are there"
+_HINT_SCENES = "info --table scenes lists those that are there"
 _HINT_DAMAGED = "remove the folder of the export, then run the same command again"
 
 

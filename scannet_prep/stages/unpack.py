@@ -53,7 +53,7 @@ _FOLDERS = {
 # They mostly wait for the disk.
 _THREADS = 4
 _HINT_FOLDER = "unpack into another folder: -o DIR"
-_HINT_SCENES = "scannet-prep info lists the scenes of an archive"
+_HINT_SCENES = "scannet-prep info --json lists the scenes of an archive"
 
 
 @dataclass(frozen=True, slots=True)
