@@ -63,6 +63,7 @@ def test_label_set_is_that_of_the_sample_or_the_named_one(sample, draw):
 def test_sample_that_transforms_have_changed_is_drawn(sample):
     sample["points"] = sample["points"].astype(np.float64) + 1
     sample["colors"] = sample["colors"] / 255
+    sample["faces"] = np.zeros((0, 3), int)
     sample["instances"] = sample["instances"].astype(np.int64) + (sample["instances"] > 0) * 2**40
 
     assert list_colorings(show_sample(sample))[0] == "scannet20"

@@ -135,7 +135,7 @@ def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = 
     """Draw a scene in one of its colourings.
 
     Args:
-        scene: The scene: its triangles if it has faces, otherwise its points.
+        scene: The scene: its triangles if it has some, otherwise its points.
         color: The name of the colouring.
         options: Options of the picture.
 
@@ -179,7 +179,7 @@ def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = 
     positions += (0, top)
     colors = _shade(scene, coloring, options.view)
     is_shown = ~_find_hidden(scene, options.hidden)
-    if scene.faces is None or options.step > 1:
+    if scene.faces is None or not len(scene.faces) or options.step > 1:
         if scene.normals is not None:
             normals = scene.normals.astype(np.float32)
             cosines = normals @ options.view.axes[2]
