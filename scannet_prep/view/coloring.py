@@ -263,9 +263,7 @@ def _describe_segment(number: int) -> Category:
 
 def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
     """Colour vertices by their normal: -1..1 of x, y, z as 0..255 of red, green, blue."""
-    scaled = normals.astype(np.float32)
-    scaled *= np.float32(127.5)
-    scaled += np.float32(128)
+    scaled = normals.astype(np.float32) * np.float32(127.5) + np.float32(128)
     colors = scaled.clip(0, 255).astype(np.uint8)
     return Coloring("normals", colors)
 

@@ -51,8 +51,6 @@ VERDICT_COLORS: Mapping[Verdict, Color] = {
 }
 """Colours of the verdicts on instances."""
 
-# A longer list of confusions ends with the number of those that are left out.
-_MAX_ROWS = 100
 _NOTHING = "-"
 
 
@@ -279,10 +277,6 @@ def _list_confusions(
             f"{counts[index]:,}",
         )
         rows.append(row)
-    left_out = len(rows) - _MAX_ROWS
-    if left_out > 0:
-        last = f"and {left_out:,} more"
-        rows[_MAX_ROWS:] = [(last, "", "")]
     return Explanation("wrong", ("class", "predicted as", "vertices"), tuple(rows))
 
 
