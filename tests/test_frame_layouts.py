@@ -347,6 +347,8 @@ def test_processed_scenes_give_start_points_in_the_frame_of_the_poses(
         assert points[axis] == pytest.approx(expected[axis], abs=2e-6)
     (failure,) = extract(copied, tmp_path / "none", *words[:4]).json["failures"]
     assert "_vh_clean_2.ply" in failure["path"]
+    raw_file(copied, "_vh_clean_2.ply").touch()
+    assert extract(copied, tmp_path / "out", *words).json["kept"] == SCENES
 
 
 @pytest.mark.parametrize(

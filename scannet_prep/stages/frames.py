@@ -268,8 +268,9 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     """Find the reason why a scene has to be made; empty if its frames can stay."""
     if record is None:
         return "not made yet"
-    # Sources may have been removed to free the disk.
-    if not measure_sources(task.scene, task.split, options).items() <= record.sources.items():
+    # Sources may have been removed to free the disk. A mesh may have come that was not needed.
+    sizes = measure_sources(task.scene, task.split, options)
+    if any(record.sources.get(name, size) != size for name, size in sizes.items()):
         return "its stream or labels were changed"
     return "" if record.has_files(task.path) else "its files were changed"
 
