@@ -132,7 +132,7 @@ def test_color_is_decoded_as_pillow_does_and_only_from_a_jpeg_image_of_the_right
         assert np.array_equal(stream[1].color(), expected)
         for number in (0, 2):
             start = stream[number].offset
-            message = f"frame {number} of 3 .*: color is not a JPEG image that.* at byte {start:,}"
+            message = f"frame {number} of 3 .* is not a JPEG image that[^<]* at byte {start:,}"
             with pytest.raises(FileError, match=message):
                 stream[number].color()
         assert stream[0].offset == 313

@@ -202,7 +202,8 @@ def _decode(
                 image.load()
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
         problem = f"is not a {' or '.join(formats)} image that can be decoded: {error}"
-        raise ContentError(problem[:200]) from None
+        # Pillow may go on with the address of an object.
+        raise ContentError(problem[:200].partition(" <")[0]) from None
     if not has_size:
         width, height = image.size
         expected_width, expected_height = size
