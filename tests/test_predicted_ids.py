@@ -116,14 +116,12 @@ def follow_hint(hint, ids, named, predicted):
     formula, file, label_set = re.search(
         r"save (.*) as (\.\w+).* with --label-set (\w+)", hint
     ).groups()
-    # One id more, before the first class, is none.
-    none_id = min(named.train_ids) - 1
-    names = {"np": np, "scannet_prep": scannet_prep, "ids": np.append(ids, none_id)}
-    *converted, none = eval(formula, names).tolist()
-    assert none == (none_id if file == ".txt" else -1)
-    # So is -1, where it is no class: a table must not take it for its last class.
-    if file == ".npz":
-        assert eval(formula, names | {"ids": np.array([-1])}).tolist() == [-1]
+    names = {"np": np, "scannet_prep": scannet_prep, "ids": ids}
+    converted = eval(formula, names).tolist()
+    # The id before the first class is none, like the marks of unlabeled vertices.
+    marks = {-1, 255, min(named.train_ids) - 1} - named.train_ids.keys()
+    names["ids"] = np.array([*marks])
+    assert {*eval(formula, names)} <= (marks if file == ".txt" else {-1, 255})
     assert label_set == named.label_set.name.lower()
     expected = np.array(named.label_set.ids)[predicted] if file == ".txt" else predicted
     assert converted == expected.tolist(), hint

@@ -65,6 +65,9 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         name = f"{each.name} train ids"
         classes = predicted = tuple(range(len(each)))
         arrays = ".npy (instances: .npz)"
+        # Tables in which everything else is -1: also 255, and -1, which leads to the last entry.
+        ending = "256), constant_values=-1)"
+        table = f"np.pad(range({len(each)})"
         rows = [
             (
                 raw_name,
@@ -74,7 +77,7 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
             (
                 f"{name} + 1",
                 enumerate(classes, 1),
-                f"ids - 1 as {arrays}",
+                f"{table}, (1, {ending}[ids] as {arrays}",
             ),
             (
                 name,
@@ -84,24 +87,23 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
             (
                 f"{name} - 1",
                 enumerate(classes, -1),
-                f"ids + 1 as {arrays}",
+                f"{table}, (0, {ending}[ids + 1] as {arrays}",
             ),
         ]
         if task == "instance":
             predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
-            # Ids of no class become -1: the last entry is for -1.
-            things = f"*scannet_prep.{each.name.upper()}.things, -1"
+            table = f"np.pad(scannet_prep.{each.name.upper()}.things"
             rows += [
                 (
                     f"{name} + 1",
                     enumerate(predicted, 1),
-                    f"np.array([-1, {things}])[ids] as .npz",
+                    f"{table}, (1, {ending}[ids] as .npz",
                 ),
                 (
                     name,
                     enumerate(predicted),
-                    f"np.array([{things}])[ids] as .npz",
+                    f"{table}, (0, {ending}[ids] as .npz",
                 ),
             ]
         for name, pairs, content in rows:

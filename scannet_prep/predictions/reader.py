@@ -95,8 +95,7 @@ class Predictions(NamedTuple):
                 instances = _read_list(path, vertex_count)
             else:
                 # The arrays in the file have the names of the fields: masks, labels, scores.
-                arrays = load_arrays(path, *InstancePrediction._fields)
-                instances = InstancePrediction(*arrays)
+                instances = InstancePrediction(*load_arrays(path, *InstancePrediction._fields))
             return InstancePrediction(*check_prediction(instances, vertex_count))
         except ContentError as error:
             raise FileError(path, error.message, error.hint) from None
@@ -114,9 +113,9 @@ class Predictions(NamedTuple):
         if not (is_table and is_number) or np.isnan(scores).any():
             found = describe_array(scores)
             raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
-        columns = scores.argmax(axis=1)
         # The first column, for unlabeled, becomes -1.
-        return np.asarray(columns - 1)
+        train_ids: IntArray = scores.argmax(axis=1) - 1
+        return train_ids
 
 
 def find_predictions(
