@@ -257,7 +257,7 @@ def test_labels_ply_that_contradicts_the_groups_is_refused_as_v1(tmp_path, v1_id
     with pytest.raises(FileError, match=problem) as caught:
         process_strip(tmp_path, [v1_id] * 11 + [5] * 9, [WHOLE])
 
-    assert "--labels-from ply" in caught.value.hint
+    assert "--labels-from aggregation" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from scannet_prep.release.scenes import Split
 MANIFEST_NAME = "manifest.json"
 
 _FORMAT = "scannet_prep processed folder"
-_HINT_AGAIN = "remove it, and process the folder again"
+_HINT_AGAIN = "remove it, and process the folder again, with the options that it had"
 
 
 class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"}):

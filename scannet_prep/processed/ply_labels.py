@@ -27,7 +27,7 @@ _MAX_CONTRADICTIONS = 10
 _V1_CAUSE = "a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
 _V1_HINT = (
     "if it is from the release, download it again; "
-    "or leave out --labels-from ply, to take the labels from the groups"
+    "or take the labels from the groups: --labels-from aggregation"
 )
 
 
