@@ -34,24 +34,18 @@ from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import Split
 
 # By nyu40 id: all but wall (1), floor (2) and ceiling (22).
-_CLASSES = [*range(3, 22), *range(23, 41)]
+_CLASSES = {*range(3, 41)} - {22}
 _MAX_POINTS = 50_000
 
 
-def export_votenet(
-    scene: ProcessedScene,
-    _: LabelSet,
-) -> SceneFiles:
+def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make four arrays: without normals and `objectId`, and with boxes of fewer classes."""
     columns = ("points", "colors")
     classes = box_classes(SCANNET20)
     return _make_files(scene, {"": True}, columns, classes, box_width=7), {}
 
 
-def export_scanrefer(
-    scene: ProcessedScene,
-    _: LabelSet,
-) -> SceneFiles:
+def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make six arrays, also of a test scene, whose labels and only box are zeros."""
     columns = ("points", "colors", "normals")
     frames = {"": False, "_aligned": True}

@@ -75,10 +75,10 @@ def export_mask3d(
         numbers = table_by_group({group.id: group.id + 1 for group in meta.groups}, none=0)
         truth_name = f"instance_gt/{mode}/{scene_id}.txt"
         files[truth_name] = encode_instances(scene, label_set, numbers)
-        # Exact, because the sums are of integers.
-        colors = scene.colors.astype(np.int64)
-        means = colors.sum(axis=0) / 255 / len(colors)
-        mean_squares = (colors**2).sum(axis=0) / 255**2 / len(colors)
+        # (3, V). Their squares fit into 16 bits, too, and sums of integers are exact.
+        channels = scene.colors.T.astype(np.uint16, order="C")
+        means = channels.sum(axis=1) / 255 / len(scene.points)
+        mean_squares = (channels**2).sum(axis=1) / 255**2 / len(scene.points)
         entry |= {
             "scene_type": meta.scene_type,
             "raw_description_filepath": raw + INFO.suffix,

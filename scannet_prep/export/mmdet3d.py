@@ -37,10 +37,7 @@ _POINTS_PER_SAMPLE = 8192
 _PICKLE_PROTOCOL = 4
 
 
-def export_mmdet3d(
-    scene: ProcessedScene,
-    label_set: LabelSet,
-) -> SceneFiles:
+def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the arrays of a scene, and find its boxes."""
     name = f"{scene.meta.scene_id}.bin"
     points = np.hstack([scene.points, scene.colors], dtype=np.float32)
@@ -65,10 +62,7 @@ def export_mmdet3d(
     }
 
 
-def export_oneformer3d(
-    scene: ProcessedScene,
-    label_set: LabelSet,
-) -> SceneFiles:
+def export_oneformer3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the same, and the segments."""
     files, record = export_mmdet3d(scene, label_set)
     files[f"super_points/{scene.meta.scene_id}.bin"] = segments_of(scene)

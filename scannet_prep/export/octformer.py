@@ -21,10 +21,7 @@ from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scenes import Split, official_scenes
 
 
-def export_octformer(
-    scene: ProcessedScene,
-    label_set: LabelSet,
-) -> SceneFiles:
+def export_octformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the `.npz`, and the raw ids of scenes of train and val.
 
     The `.npz` is the processed file itself, if that has the chosen label set and frame.
@@ -56,10 +53,7 @@ def export_octformer(
     }, {}
 
 
-def share_octformer(
-    records: Records,
-    _: LabelSet,
-) -> dict[str, bytes]:
+def share_octformer(records: Records, _: LabelSet) -> dict[str, bytes]:
     """Make the lists of file names, without folders, which OctFormer's configurations name."""
     lists = {}
     for split, present in records.items():

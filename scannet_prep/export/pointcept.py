@@ -17,10 +17,7 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scenes import Split
 
 
-def export_pointcept(
-    scene: ProcessedScene,
-    _: LabelSet,
-) -> SceneFiles:
+def export_pointcept(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make the arrays; test scenes have none of the annotation."""
     assets: dict[str, Any] = {
         "coord": scene.points,
