@@ -176,7 +176,7 @@ def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, 
     ("words", "status", "problem"),
     [
         ("scene0001_00", 2, "data/processed: has no scene scene0001_00"),
-        ("", 2, "data/processed: holds 3 scenes, but none is named"),
+        ("", 2, "data/processed: 3 scenes can be shown, but none is named"),
         (f"{VAL} --source nowhere", 1, "nowhere"),
         (f"{VAL} {TRAIN} -o x.png", 2, "x.png is one file, but 2 scenes are to be shown"),
         (f"{VAL} --png -o x.ply", 2, "x.ply does not end in .png"),

@@ -174,7 +174,7 @@ def open_scenes(
         found.check_scenes(scene_ids, "name scenes that have one")
     if len(scene_ids) > 1 and not takes_all and not words:
         raise UsageError(
-            f"{place.name}: holds {len(scene_ids):,} scenes, but none is named", _HINT_SCENES
+            f"{place.name}: {len(scene_ids):,} scenes can be shown, but none is named", _HINT_SCENES
         )
     return Viewing(place, tuple(scene_ids), tuple(predictions), label_set, color, beside)
 

@@ -303,7 +303,7 @@ def _read_predictions(
     if ids.max(initial=-1) >= len(label_set):
         raise UsageError(
             f"predictions: found train id {ids.max()}, expected -1..{len(label_set) - 1}",
-            "subtract 1 if train ids count from 1, or name the label set: labels=...",
+            "train ids count from 0, negative for none; the label set is that of labels=...",
         )
     return values
 
