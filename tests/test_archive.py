@@ -320,15 +320,7 @@ def test_file_that_is_no_archive_is_named_by_each_reader(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_places_that_cannot_be_read_are_named(packed, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for name, message in {
-        "pipe": "is a named pipe or a device, expected a file",
-        "missing.tar.zst": "no such file",
-    }.items():
-        outcome = run_main("unpack", tmp_path / name)
-        assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
-
+def test_archive_that_was_replaced_is_refused(packed):
     archive = pickle.loads(pickle.dumps(open_archive(packed)))
     packed.write_bytes(packed.read_bytes() + b"x")
     with pytest.raises(ArchiveError, match="was replaced or changed since it was opened"):

@@ -5,6 +5,7 @@ import random
 import resource
 import shutil
 import subprocess
+import time
 
 import pytest
 from commands import (
@@ -208,6 +209,18 @@ def test_folder_of_a_run_that_stopped_is_refused_until_it_is_complete(
         ScanNet(out_dir, split="val")
     assert unpack(archive, "-o", out_dir).status == 0
     assert read_tree(out_dir) == read_tree(whole_dir / "processed")
+
+
+def test_run_that_waits_for_a_scene_can_be_ended(packed_dir, tmp_path):
+    data = (packed_dir / "processed.tar.zst").read_bytes()
+    unpack = [*COMMAND, "unpack", "-", "-o", tmp_path]
+    with subprocess.Popen(unpack, stdin=subprocess.PIPE) as process:
+        process.stdin.write(data[: len(data) // 4])
+        process.stdin.flush()
+        while not (tmp_path / "manifest.json").exists():
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(10) == 130
 
 
 def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):

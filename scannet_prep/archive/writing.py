@@ -172,14 +172,15 @@ def _make_frames(
     """
     pending = deque[tuple[FileGroup, Future[bytes]]]()
     held_bytes = 0
-    with ThreadPoolExecutor(jobs) as pool:
-        for group in groups:
-            held_bytes += group.size_bytes
-            pending.append((group, pool.submit(make, group)))
-            while pending and held_bytes > _MAX_HELD_BYTES:
-                done, future = pending.popleft()
-                yield done, future.result()
-                held_bytes -= done.size_bytes
-        while pending:
+    # An interrupt does not wait for the threads.
+    pool = ThreadPoolExecutor(jobs)
+    for group in groups:
+        held_bytes += group.size_bytes
+        pending.append((group, pool.submit(make, group)))
+        while pending and held_bytes > _MAX_HELD_BYTES:
             done, future = pending.popleft()
             yield done, future.result()
+            held_bytes -= done.size_bytes
+    while pending:
+        done, future = pending.popleft()
+        yield done, future.result()

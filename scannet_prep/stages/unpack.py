@@ -125,14 +125,14 @@ def run(
             before = msgspec.structs.replace(before, unfinished=tuple(sorted(unfinished)))
             write_manifest(out_dir, before)
         write = partial(_write_scene, archive, out_dir)
-        # A pipe is read in order.
-        with ThreadPoolExecutor(1 if pipe else _THREADS) as pool:
-            for scene, failure in zip(scenes, pool.map(write, scenes), strict=True):
-                if failure is None:
-                    unpacked.append(scene.scene_id)
-                else:
-                    failures.append(failure)
-                progress.advance()
+        # A pipe is read in order. An interrupt does not wait for the threads.
+        pool = ThreadPoolExecutor(1 if pipe else _THREADS)
+        for scene, failure in zip(scenes, pool.map(write, scenes), strict=True):
+            if failure is None:
+                unpacked.append(scene.scene_id)
+            else:
+                failures.append(failure)
+            progress.advance()
         # After the scenes, by which the next run knows the folder if this one is killed.
         _write_others(out_dir, archive.others)
         if before is not None and arrived is not None:
