@@ -93,15 +93,6 @@ def save_text(matrix):
     return file.getvalue()
 
 
-@pytest.mark.parametrize("place", [".", TRAIN])
-def test_the_raw_tree_may_be_a_relative_path_to_the_scenes(raw_dir, out_dir, monkeypatch, place):
-    monkeypatch.chdir(raw_dir / "scans")
-
-    outcome = extract(place, out_dir, "--every", "5")
-
-    assert (outcome.status, outcome.json["made"][0]) == (0, TRAIN), outcome.stderr
-
-
 def test_frames_without_depth_and_streams_without_usable_frames_are_named(raw_dir, out_dir):
     frames = [
         (pose, jpeg, depth * (number not in (1, 5)))

@@ -16,6 +16,7 @@ and remove one after the other.
 
 layouts, each with its own default options (docs/frames.md has the programs):
   official      color/0.jpg, depth/0.png, pose/0.txt, intrinsic/
+  neuralrecon   the same in scans/ and scans_test/
   frames25k     color/000000.jpg and so on: scannet_frames_25k
   mmdet3d       00000.jpg, 00000.png, 00000.txt: posed_images of mmdetection3d
   embodiedscan  posed_images/ of EmbodiedScan, Video-3D-LLM, LLaVA-3D

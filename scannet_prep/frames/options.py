@@ -78,18 +78,23 @@ _WORDS = {"contents": "with", "keeps_lost": "keep-lost", "listed": "frames"}
 _VALUES = {"None": "none", "True": "yes", "False": "no"}
 # Where other files tell the numbers and cameras of all frames.
 _EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
+_OFFICIAL = {
+    "color": "color/{number}.jpg",
+    "depth": "depth/{number}.png",
+    "pose": "pose/{number}.txt",
+    "labels": "label/{number}.png",
+    "instances": "instance/{number}.png",
+    "vertices": "vertices/{number}.npy",
+    **_MATRIX_FOLDER,
+}
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
-    "official": Layout(
-        {
-            "color": "color/{number}.jpg",
-            "depth": "depth/{number}.png",
-            "pose": "pose/{number}.txt",
-            "labels": "label/{number}.png",
-            "instances": "instance/{number}.png",
-            "vertices": "vertices/{number}.npy",
-            **_MATRIX_FOLDER,
-        },
+    "official": Layout(_OFFICIAL),
+    # NeuralRecon counts the frames, and takes every name beside a scene for one.
+    "neuralrecon": Layout(
+        _OFFICIAL,
+        folder="{scans}/{scene}",
+        fixed={"every": 1, **_EXACT},
     ),
     # scannet_frames_25k.zip of the release.
     "frames25k": Layout(
