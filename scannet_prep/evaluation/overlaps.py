@@ -186,14 +186,11 @@ def find_overlaps(
     labels = labels[predictions]
     pred_sizes = pred_sizes[predictions]
 
-    # Vertices of each prediction (M rows) in void (column 0) and in each instance (columns 1..G):
-    # count how often each pair of row and column occurs.
-    rows, vertices = np.nonzero(masks[predictions])
+    # Vertices of each prediction (M rows) in void (column 0) and in each instance (columns 1..G).
     width = len(classes) + 1
-    cells = rows * width
-    cells += numbers[vertices]
-    cell_count = len(predictions) * width
-    counts = np.bincount(cells, minlength=cell_count).reshape(-1, width)
+    counts = np.zeros((len(predictions), width), np.int64)
+    for row, index in enumerate(predictions):
+        counts[row] = np.bincount(numbers[masks[index]], minlength=width)
     common = counts[:, 1:]
     # This is never 0: every instance has a vertex.
     unions = sizes + pred_sizes[:, None] - common
