@@ -28,7 +28,7 @@ from release_server import (
 
 from scannet_prep import ScanNet
 from scannet_prep.archive.frames import open_source
-from scannet_prep.errors import TransferError
+from scannet_prep.errors import OutageError, TransferError
 from scannet_prep.remote import archive as remote_archive
 
 PATH = "/a b.tar.zst"
@@ -104,7 +104,7 @@ def test_final_faults_are_errors_after_one_request_that_show_no_secret(name, ser
 def test_server_that_stays_away_is_an_error(server):
     source = open_server(server)
     server.stop()
-    with pytest.raises(TransferError, match="the server cannot be reached"):
+    with pytest.raises(OutageError, match="the server cannot be reached"):
         source.read(0, 9)
     server.start()
     assert source.read(0, 9) == CONTENT[:9]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from scannet_prep.errors import TransferError
+from scannet_prep.errors import OutageError, TransferError
 from scannet_prep.remote.addresses import hide_secrets
 from scannet_prep.remote.http import BrokenConnectionError, HttpClient, RefusalError, RequestError
 
@@ -58,6 +58,7 @@ class RemoteArchive:
 
         Raises:
             TransferError: It cannot be read.
+            OutageError: The server has served nothing for too long.
         """
         end = min(offset + size, self.size_bytes)
         if offset >= end:
@@ -71,8 +72,9 @@ class RemoteArchive:
             try:
                 return function(self._address, *span)
             except RequestError as error:
-                if isinstance(error, RefusalError) or not pauses_s:
-                    raise TransferError(f"{self.name}: {error.message}", error.hint) from None
+                ending = TransferError if isinstance(error, RefusalError) else OutageError
+                if ending is TransferError or not pauses_s:
+                    raise ending(f"{self.name}: {error.message}", error.hint) from None
             except Exception as error:  # noqa: BLE001 - each package has errors of its own
                 problem = hide_secrets(f"{type(error).__name__}: {error}")
                 raise TransferError(f"{self.name}: {problem}", _HINT_STORE) from None

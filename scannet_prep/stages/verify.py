@@ -94,6 +94,7 @@ def run(
     Raises:
         UsageError: There is nothing to check, or the copies cannot be compared.
         WorkerDiedError: Worker processes cannot be started.
+        OutageError: The server of an archive has served nothing for too long.
         ScanNetPrepError: As `open_place`.
     """
     selection = selection or Selection()
