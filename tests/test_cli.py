@@ -100,9 +100,6 @@ def test_wrong_usage_exits_with_2_and_a_hint(words, problem, hint, tmp_path):
     [
         ("process --oops", 2, "UsageError"),
         ("process", 1, "MissingFileError"),
-        ("pack", 1, "MissingFileError"),
-        ("unpack", 1, "MissingFileError"),
-        ("verify", 1, "MissingFileError"),
         ("info", 1, "MissingFileError"),
         ("verify --scenes @~nowhere", 1, "MissingFileError"),
     ],
@@ -327,7 +324,7 @@ def test_closed_streams_do_not_stop_the_command(redirection, whole_dir, tmp_path
     assert outcome.status == 0
     assert "Traceback" not in outcome.stderr
     assert "BrokenPipe" not in outcome.stderr
-    if redirection.startswith("2"):
+    if "2" in redirection:
         assert outcome.json["exit_status"] == 0
 
 

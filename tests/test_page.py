@@ -334,6 +334,14 @@ def test_ceiling_cuts_what_is_above(shown, scene):
     assert scene.points[pick(shown)[:, 2], 2].max() < low + 1.3
 
 
+def test_surface_at_the_greatest_height_is_whole(show, scene, tmp_path):
+    flat = replace(scene, points=scene.points * [1, 1, 0] + [0, 0, 3])
+    shown = show_scene(show, tmp_path, flat, "#view=2,2,2.913,9,0,1.2,0")
+    pixels = read_pixels(shown)
+    shown.page.evaluate("() => { viewer.drawing.view.ceiling = 9; }")
+    assert (read_pixels(shown) == pixels).all()
+
+
 def test_button_saves_the_picture_with_a_transparent_background(shown, tmp_path):
     with shown.page.expect_download() as download:
         shown.page.click("#save")

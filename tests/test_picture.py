@@ -80,7 +80,7 @@ def test_nearer_points_hide_others_and_from_above_there_is_no_perspective():
         points = [*corners, *([2, 5, height] for height in heights)]
         image = draw(make_viewed(points, [WHITE, WHITE, RED, BLUE]))
         assert colors_of(image) == {WHITE, seen}
-    assert RED in colors_of(draw(make_viewed([[5, 5, 5]], [RED], np.zeros((0, 3), int))))
+    assert RED in colors_of(draw(make_viewed([[5, 5, 5]], [RED], np.zeros((0, 3)))))
 
 
 def test_points_that_face_away_are_not_drawn():

@@ -107,7 +107,8 @@ def make_scene_page(
         choices=choices,
         options=options,
         low=math.floor(origin[2]),
-        high=math.ceil(origin[2] + size[2]),
+        # Above the highest vertex, which rounding must not cut off.
+        high=math.floor(origin[2] + size[2]) + 1,
         mesh="checked" if is_mesh else "disabled",
         blocks=blocks,
     )
