@@ -104,9 +104,9 @@ REFUSALS = {
     "other options": ("processed", lambda _: None, "--align-axis"),
     "other label map": ("processed", change_manifest(label_map="0" * 64), "00000000"),
     "damaged manifest": ("processed", change_manifest(scenes=1), "manifest.json: is damaged"),
-    "no manifest": ("processed", lambda path: (path / "manifest.json").unlink(), "holds neither"),
+    "no manifest": ("processed", lambda path: (path / "manifest.json").unlink(), "another folder"),
     "raw scenes": ("raw", lambda _: None, "raw"),
-    "other files": ("empty", lambda path: (path / "thesis.tex").touch(), "holds neither"),
+    "other files": ("empty", lambda path: (path / "thesis.tex").touch(), "another folder"),
     "a file": ("empty", lambda path: (path.rmdir(), path.touch()), "out"),
 }
 

@@ -180,7 +180,8 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         names = [path.relative_to(out_dir).as_posix() for path in visible if path.is_file()]
         if all(find_owner(index.kind, name) for name in names):
             return empty
-        raise
+        problem = "holds files, but neither raw nor processed scenes"
+        raise FileError(out_dir, problem, _HINT_FOLDER) from None
     before = None
     options = ""
     if kind_here == "processed":
