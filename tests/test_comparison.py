@@ -101,9 +101,10 @@ def test_measurement_and_tables_have_the_figures_of_each_program(tmp_path, monke
 
 
 def test_clone_is_used_only_at_the_stated_commit_and_unchanged(tmp_path):
-    clone_dir = tmp_path / "octformer"
-    missing = comparison.find_obstacle(OCTFORMER, tmp_path)
-    clone_dir.mkdir()
+    clones_dir = tmp_path / "my clones"
+    clone_dir = clones_dir / "octformer"
+    missing = comparison.find_obstacle(OCTFORMER, clones_dir)
+    clone_dir.mkdir(parents=True)
     script = clone_dir / "seg_scannet.py"
     script.write_text("pass\n")
     git = ["git", "-C", clone_dir, "-c", "user.name=x", "-c", "user.email=x"]
@@ -114,11 +115,11 @@ def test_clone_is_used_only_at_the_stated_commit_and_unchanged(tmp_path):
     at_commit = OCTFORMER._replace(commit=commit)
 
     assert "found no clone" in missing
-    assert f"git -C {tmp_path} clone https://github.com/octree-nn/octformer" in missing
-    assert f"found {commit}, expected" in comparison.find_obstacle(OCTFORMER, tmp_path)
-    assert comparison.find_obstacle(at_commit, tmp_path) == ""
+    assert f"git clone https://github.com/octree-nn/octformer '{clone_dir}'" in missing
+    assert f"found {commit}, expected" in comparison.find_obstacle(OCTFORMER, clones_dir)
+    assert comparison.find_obstacle(at_commit, clones_dir) == ""
     script.write_text("changed\n")
-    assert f"found {commit}-dirty" in comparison.find_obstacle(at_commit, tmp_path)
+    assert f"found {commit}-dirty" in comparison.find_obstacle(at_commit, clones_dir)
 
 
 def test_page_states_what_was_run_and_readme_has_its_figures():

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -104,15 +105,17 @@ def find_obstacle(program: Program, clones_dir: Path) -> str:
     """Find out why a clone cannot be used, and what to type; empty if it can be used."""
     if not program.repository:
         return ""
-    git = f"git -C {clones_dir / program.repository.rpartition('/')[2]}"
-    describe = f"{git} describe --always --abbrev=40 --exclude=* --dirty"
-    done = subprocess.run(describe.split(), capture_output=True, text=True, check=False)
+    clone_dir = clones_dir / program.repository.rpartition("/")[2]
+    git = ["git", "-C", str(clone_dir)]
+    describe = [*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    done = subprocess.run(describe, capture_output=True, text=True, check=False)
     state = done.stdout.strip()
     if state == program.commit:
         return ""
-    clone = f"git -C {clones_dir} clone https://github.com/{program.repository}"
+    clone = ["git", "clone", f"https://github.com/{program.repository}", str(clone_dir)]
+    checkout = [*git, "checkout", program.commit]
     problem = f"found {state or 'no clone'}, expected {program.commit}"
-    return f"{problem}; type: {clone}; {git} checkout {program.commit}"
+    return f"{problem}; type: {shlex.join(clone)}; {shlex.join(checkout)}"
 
 
 def prepare_ours(job: Job) -> Command:
