@@ -91,7 +91,7 @@ def add_prediction_arguments(parser: shared.CommandParser, role_of_scenes: str) 
     parser.add_argument(
         "--force",
         action="store_true",
-        help="accept predicted ids that look like those of another label set, or counted from 1",
+        help="accept predicted ids that look wrong: the error becomes a warning",
     )
 
 

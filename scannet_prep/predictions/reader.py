@@ -108,11 +108,15 @@ class Predictions(NamedTuple):
             [ids] = load_arrays(path, "")
             return ids
         [scores] = load_arrays(path, "prob")
-        is_table = scores.ndim == 2 and scores.size > 0
+        column_count = len(self.numbering.label_set) + 1
         is_number = scores.dtype.kind in "iuf"
-        if not (is_table and is_number) or np.isnan(scores).any():
+        if scores.shape[1:] != (column_count,) or not is_number or np.isnan(scores).any():
             found = describe_array(scores)
-            raise ContentError(f"prob: found {found}, expected numbers (vertices, classes + 1)")
+            raise ContentError(
+                f"prob: found {found}, expected numbers (vertices, classes + 1), "
+                f"of {column_count} columns",
+                "for predictions of another label set, add --label-set",
+            )
         # The first column, for unlabeled, becomes -1.
         train_ids: IntArray = scores.argmax(axis=1) - 1
         return train_ids
