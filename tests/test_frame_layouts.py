@@ -380,7 +380,6 @@ def test_depth_is_not_compared_between_cameras_at_different_places(raw_dir, tmp_
         ("embodiedscan", "--at-most 5", "needs at-most: none, not at-most: 5"),
         ("embodiedscan", "--no-keep-lost", "needs keep-lost: yes, not keep-lost: no"),
         ("colmap", "--keep-lost", "needs keep-lost: no, not keep-lost: yes"),
-        ("nerfstudio", "--with color pose", "has no place for pose"),
         ("relpose", "--no-keep-lost", "needs keep-lost: yes, not keep-lost: no"),
         ("cut3r", "--size 8x6", "needs size: none, not size: 8x6"),
         ("cut3r", "--keep-lost", "needs keep-lost: no, not keep-lost: yes"),

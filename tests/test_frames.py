@@ -109,6 +109,7 @@ def test_frames_without_depth_and_streams_without_usable_frames_are_named(raw_di
 
     assert dry.status == 3
     assert [failure["scene_id"] for failure in dry.json["failures"]] == [VAL, TEST]
+    assert dry.json["to_make"] == {"not made yet": [TRAIN]}
     assert dry.json["notes"][0]["message"].startswith("5 frames; without tracking: 2, ")
     assert (outcome.status, outcome.json["made"]) == (3, [TRAIN])
     messages = [note["message"] for note in outcome.json["notes"]]

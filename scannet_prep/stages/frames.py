@@ -276,7 +276,8 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
 
 
 def count(plan: RunPlan) -> RunPlan:
-    """Add to a plan how many frames a run would extract, and the scenes that would fail."""
+    """Add to a plan how many frames a run would extract, and move scenes that would fail."""
+    tasks = []
     selected = []
     failures = []
     for task in plan.tasks:
@@ -284,10 +285,11 @@ def count(plan: RunPlan) -> RunPlan:
             with SensorStream(task.scene.path(STREAM)) as stream:
                 listed = plan.context.listed.get(task.scene_id)
                 selected.append(plan.context.options.select(stream.is_tracked, listed))
+            tasks.append(task)
         except ScanNetPrepError as error:
             failures.append(Finding.from_error(error, task.source, task.scene_id))
     notes = (*plan.notes, _describe(selected))
-    return replace(plan, notes=notes, failures=(*plan.failures, *failures))
+    return replace(plan, tasks=tasks, notes=notes, failures=(*plan.failures, *failures))
 
 
 def _describe(selected: Collection[tuple[Sequence[int], Sequence[int]]]) -> Finding:
