@@ -121,7 +121,9 @@ class IdCounts:
             problems.append(
                 f"{count:,} of {total:,} predicted ids are not classes ({declared.name}): {names}"
             )
-        best = self._judge(problems) if is_submission else self._find_best(problems, strays)
+        ids = {number for number, train_id in declared.train_ids.items() if self._counts[train_id]}
+        ids |= self._others.keys()
+        best = self._judge(problems, ids) if is_submission else self._find_best(problems, ids)
         problem = "; ".join(problems)
         if is_forced or not problem:
             return problem
@@ -132,18 +134,18 @@ class IdCounts:
             hint += _HINT_EVALUATE
         raise FileError(place, problem, hint)
 
-    def _judge(self, problems: list[str]) -> Numbering:
+    def _judge(self, problems: list[str], ids: set[int]) -> Numbering:
         """Find what no network predicts for all scenes of a split.
 
         Args:
             problems: Extended by it.
+            ids: The ids that occur.
 
         Returns:
             The numbering whose ids, of classes that a network predicts, are most similar to those
             that occur.
         """
-        declared = self._declared
-        label_set = declared.label_set
+        label_set = self._declared.label_set
         is_semantic = self._predictions.task == "semantic"
         walls, *_, unlabeled = self._counts
         stuff = walls + self._counts[label_set["floor"].train_id]
@@ -153,21 +155,17 @@ class IdCounts:
             )
         if stuff and not is_semantic:
             problems.append(f"{stuff:,} of {self._counts.sum():,} instances are wall or floor")
-        found = {
-            number for number, train_id in declared.train_ids.items() if self._counts[train_id]
-        }
-        found |= self._others.keys()
-        best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ found))
-        if best.label_set != label_set and found <= best.train_ids.keys():
-            problems.append(f"all of the {len(found)} ids are {best.name}, too")
+        best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ ids))
+        if best.label_set != label_set and ids <= best.train_ids.keys():
+            problems.append(f"all of the {len(ids)} ids are {best.name}, too")
         return best
 
-    def _find_best(self, problems: list[str], strays: set[int]) -> Numbering:
+    def _find_best(self, problems: list[str], ids: set[int]) -> Numbering:
         """Find the numbering that agrees best with the ground truth.
 
         Args:
             problems: Extended by how much better it agrees.
-            strays: Ids that are not classes.
+            ids: The ids that occur.
 
         Returns:
             The numbering; the declared one if no other one is clearly better.
@@ -176,20 +174,21 @@ class IdCounts:
             _measure(scores) for numbering, scores in self._readings if numbering == self._declared
         ]
         best = self._declared
-        highest = (found + _MIN_GAIN, True)
-        least = accuracy + _MIN_GAIN
+        agreement = found
+        highest = (accuracy + _MIN_GAIN, True)
         for numbering, scores in self._readings:
             iou, accuracy = _measure(scores)
-            # Of two that agree equally well, one in which all ids are classes is more likely.
-            rank = (iou, strays <= numbering.train_ids.keys())
+            # Of two that agree equally well, the one in which a network predicts all ids counts.
+            rank = (accuracy, ids <= numbering.predicted | UNLABELED_IDS)
             hits = np.count_nonzero(scores.confusion.diagonal())
-            if rank > highest and accuracy > least and hits >= _MIN_CLASSES:
+            if rank > highest and iou > found + _MIN_GAIN and hits >= _MIN_CLASSES:
                 best = numbering
+                agreement = iou
                 highest = rank
         if best != self._declared:
             problems.append(
                 f"read as {self._declared.name}, the mean IoU of classes is {found:.1%}, "
-                f"but {highest[0]:.1%} as {best.name}"
+                f"but {agreement:.1%} as {best.name}"
             )
         return best
 

@@ -7,7 +7,7 @@ The table is written only after all predictions have been read and their ids hav
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ from scannet_prep.release.scenes import Split, official_scenes
 from scannet_prep.source.place import open_processed
 from scannet_prep.stages.selection import Selection
 
-# By task: the mean over all classes by which scenes are sorted in the table.
-_SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
 _HINT_SPLITS = "choose other splits, or process their scenes: scannet-prep process"
 _HINT_MISSING = "predict these scenes, or add --allow-missing to skip them"
 _HINT_UNSCORED = (
@@ -142,15 +140,17 @@ def run(
     result = total.result()
     totals = result.totals
     if task == "semantic":
+        mean = "over_ground_truth"
         scored = totals["vertices"] != totals["missed"]
     else:
+        mean = "ap"
         scored = totals["instances"] and totals["predictions"]
     if not scored:
         counts = ", ".join(f"{name}: {count}" for name, count in totals.items())
         raise FileError(folder, f"nothing can be scored ({counts})", _HINT_UNSCORED)
     warning = warning or _warn_of_one_class(result)
     if scores_path is not None:
-        _write_scene_scores(scores_path, rows, _SCENE_SCORES[task])
+        _write_scene_scores(scores_path, rows, mean)
     return EvaluationReport(
         task=task,
         label_set=label_set.name,
@@ -187,10 +187,10 @@ def _warn_of_one_class(result: ScoreTable) -> str:
     return ""
 
 
-def _write_scene_scores(path: Path, rows: list[dict[str, Any]], score: str) -> None:
-    """Write a CSV table with a row per scene, the lowest score first."""
+def _write_scene_scores(path: Path, rows: list[dict[str, Any]], mean: str) -> None:
+    """Write a CSV table with a row per scene, the one with the lowest mean over classes first."""
     import pandas as pd
 
     # Scenes without a score have NaN, and come last.
-    table = pd.DataFrame(rows).sort_values(score, kind="stable")
+    table = pd.DataFrame(rows).sort_values(mean, kind="stable")
     write_atomically(path, [table.to_csv(index=False).encode()])
