@@ -88,9 +88,7 @@ def find_kind(place: str | Path) -> tuple[PlaceKind, RawListing | None]:
     if find_scenes(path):
         return "frames", None
     listing = list_raw(path, may_be_empty=True)
-    # Empty folders of scenes may be anything, for example what a killed run has left.
-    has_scenes = any(scene.files or scene.problem for scene in listing.scenes.values())
-    if has_scenes or listing.shared or (path / LOCK_NAME).is_file():
+    if listing.scenes or listing.shared or (path / LOCK_NAME).is_file():
         return "raw", listing
     raise MissingFileError(path, "holds neither raw nor processed scenes", _HINT_PLACE)
 

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
 
-from scannet_prep.archive.format import Archive, Index, PackedScene, find_owner, open_archive
+from scannet_prep.archive.format import Archive, Index, PackedScene, open_archive
 from scannet_prep.archive.frames import PipedFrames
 from scannet_prep.base.files import (
     Buffer,
@@ -170,15 +169,11 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         OutputError: It has scenes of another kind, or of another head.
     """
     empty = arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
-    visible = [*out_dir.glob("[!.]*"), *out_dir.glob("*/[!.]*")]
-    if not visible:
-        return empty
     try:
         kind_here, _ = find_kind(out_dir)
     except MissingFileError:
-        # A killed run may have left hidden files, empty folders, and files of its first scenes.
-        names = [path.relative_to(out_dir).as_posix() for path in visible if path.is_file()]
-        if all(find_owner(index.kind, name) for name in names):
+        # A killed run may have left hidden files and empty folders.
+        if not any(path.is_file() for path in out_dir.rglob("[!.]*")):
             return empty
         problem = "holds files, but neither raw nor processed scenes"
         raise FileError(out_dir, problem, _HINT_FOLDER) from None
@@ -209,10 +204,8 @@ def _write_scene(archive: Archive, out_dir: Path, scene: PackedScene) -> Finding
         The reason why the scene is damaged, or does not fit into the folder; None if it is whole.
     """
     try:
-        # The first file comes last: without its record, a scene of frames does not count.
-        files = archive.iter_files(scene.scene_id)
-        first = list(islice(files, 1))
-        for name, data in chain(files, first):
+        # The record of frames comes first, by which the next run knows the folder.
+        for name, data in archive.iter_files(scene.scene_id):
             _write_file(out_dir, name, data)
     except FileError as error:
         return Finding.from_error(error, scene_id=scene.scene_id)
