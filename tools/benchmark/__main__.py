@@ -1,4 +1,7 @@
-"""Run parts of the benchmark: `tools/bench [PART ...]`. Each prints the rows of a table."""
+"""Run parts of the benchmark: `tools/bench [PART ...]`. Each prints the rows of a table.
+
+Parts whose packages are not installed are left out.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import importlib
 import os
 import platform
+import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +24,9 @@ def main() -> None:
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default"
     )
-    parser.add_argument("--scenes", type=int, default=20, help="number of scenes (default: 20)")
+    parser.add_argument(
+        "--scenes", type=int, default=20, help="number of scenes, at least 2 (default: 20)"
+    )
     parser.add_argument(
         "--vertices", type=int, default=124_000, help="vertices of each scene (default: 124,000)"
     )
@@ -34,16 +40,22 @@ def main() -> None:
 
     python = f"Python {platform.python_version()}"
     print(f"{platform.machine()}, {os.cpu_count()} cores, {python}, NumPy {version('numpy')}")
+    left_out = []
     with tempfile.TemporaryDirectory(prefix="scannet-prep-bench-") as name:
         for part in arguments.parts or PARTS:
+            try:
+                module = importlib.import_module(f"benchmark.{part}")
+            except ModuleNotFoundError as error:
+                left_out.append(f"{part}, which needs {error.name}")
+                continue
             folder = Path(name, part)
             folder.mkdir()
             print(f"\n{part}: {arguments.scenes} scenes of {arguments.vertices:,} vertices")
-            rows = importlib.import_module(f"benchmark.{part}").measure(
-                folder, arguments.scenes, arguments.vertices, arguments.repeat
-            )
+            rows = module.measure(folder, arguments.scenes, arguments.vertices, arguments.repeat)
             for title, figure in rows:
                 print(f"  {title:<52}{figure}", flush=True)
+    if left_out:
+        sys.exit(f"left out: {'; '.join(left_out)}")
 
 
 if __name__ == "__main__":
