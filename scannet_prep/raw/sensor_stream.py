@@ -235,7 +235,8 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
             self._file = stack.enter_context(open_file(self.path, _MAX_FILE_BYTES))
             self.size_bytes = os.fstat(self._file.fileno()).st_size
             header, frames_offset = self._read_header()
-            self.offsets, self._heads = self._find_frames(frames_offset, int(header["frame_count"]))
+            frame_count = int(header["frame_count"])
+            self.offsets, self._heads = self._find_frames(frames_offset, frame_count)
             self._stack = stack.pop_all()
         self.color_camera = _make_camera(header, "color")
         self.depth_camera = _make_camera(header, "depth")
@@ -311,7 +312,11 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
             raise FileError(self.path, f"its header has {problem}", _HINT_HEADER)
         return header, offset + _HEADER.itemsize
 
-    def _find_frames(self, offset: int, frame_count: int) -> tuple[list[int], NDArray[Any]]:
+    def _find_frames(
+        self,
+        offset: int,
+        frame_count: int,
+    ) -> tuple[list[int], NDArray[Any]]:
         """Find the offsets of the frames and of their end, and read their heads.
 
         Raises:
@@ -352,10 +357,13 @@ def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     # of NaN cannot be converted without a warning.
     finite = np.where(is_finite, poses, 0).astype(np.float64)
     rotations = finite[:, :3, :3]
-    deviations = np.abs(rotations @ rotations.transpose(0, 2, 1) - np.eye(3))
-    is_orthonormal = deviations.max(axis=(1, 2), initial=0) < _ROTATION_TOLERANCE
+    transposed = rotations.transpose(0, 2, 1)
+    deviations = np.abs(rotations @ transposed - np.eye(3))
+    largest_deviations = deviations.max(axis=(1, 2), initial=0)
+    is_orthonormal = largest_deviations < _ROTATION_TOLERANCE
     # The determinant of a reflection is negative.
-    is_rotation = is_orthonormal & (np.linalg.det(rotations) > 0)
+    determinants = np.linalg.det(rotations)
+    is_rotation = is_orthonormal & (determinants > 0)
     has_last_row = (finite[:, 3] == (0, 0, 0, 1)).all(axis=1)
     return np.asarray(is_rotation & has_last_row)
 
