@@ -63,9 +63,9 @@ def check(label_set, ids, scene, task, *, is_raw=False):
             # Each mask is one of sixteen vertices: no more are compared with the ground truth.
             masks = np.repeat(np.eye(len(part), dtype=bool), 16, axis=1)
             prediction, vertices = InstancePrediction(masks, ids[part], None), part.repeat(16)
-        of_part = None
-        if scene is not None:
-            of_part = SimpleNamespace(**{key: raw[vertices] for key, raw in vars(scene).items()})
+        of_part = scene and SimpleNamespace(
+            **{key: raw[vertices] for key, raw in vars(scene).items()}
+        )
         predictions.read = lambda *_, result=prediction: result
         counts.read("", len(vertices), of_part)
     try:
