@@ -78,10 +78,10 @@ class FileSource:
         FileError: It is not a regular file, or cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.name = str(path)
-        self._path = path
-        with open_file(path, sys.maxsize) as file:
+    def __init__(self, path: str | Path) -> None:
+        self._path = expand_home(path)
+        self.name = str(self._path)
+        with open_file(self._path, sys.maxsize) as file:
             status = os.fstat(file.fileno())
             self.size_bytes = status.st_size
             self._time_ns = status.st_mtime_ns
@@ -120,7 +120,7 @@ def open_source(place: str | Path) -> ByteSource:
         from scannet_prep.remote.archive import RemoteArchive
 
         return RemoteArchive(place, _END_BYTES)
-    return FileSource(expand_home(place))
+    return FileSource(place)
 
 
 def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:

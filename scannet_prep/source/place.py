@@ -60,8 +60,8 @@ _HINT_PACK = "pack the folder again"
 _HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
 
 
-def find_kind(place: str | Path) -> tuple[PlaceKind, RawListing | None]:
-    """Determine what a path or an address is, by names alone.
+def find_kind(path: Path) -> tuple[PlaceKind, RawListing | None]:
+    """Determine what a path is, by names alone.
 
     Returns:
         The kind; and what a raw tree holds, which has been listed to find out.
@@ -70,9 +70,6 @@ def find_kind(place: str | Path) -> tuple[PlaceKind, RawListing | None]:
         MissingFileError: It does not exist, or is a folder without scenes.
         FileError: It cannot be read.
     """
-    path = expand_home(place)
-    if "://" in str(place):
-        return "archive", None
     # If access fails, the functions of os.path return False; the methods of Path would raise.
     if not os.path.isdir(path):  # noqa: PTH112
         if os.path.lexists(path):
@@ -104,8 +101,8 @@ def open_place(place: str | Path) -> Place:
         FileError: It cannot be read, is of another program, or its processing has not finished.
         TransferError: A server does not send the archive.
     """
-    kind, listing = find_kind(place)
     path = expand_home(place)
+    kind, listing = ("archive", None) if "://" in str(place) else find_kind(path)
     if kind == "processed":
         return ProcessedFolder(path)
     if kind == "archive":

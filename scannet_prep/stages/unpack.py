@@ -169,6 +169,8 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         OutputError: It has scenes of another kind, or of another head.
     """
     empty = arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
+    if not any(out_dir.glob("[!.]*")):
+        return empty
     try:
         kind_here, _ = find_kind(out_dir)
     except MissingFileError:
