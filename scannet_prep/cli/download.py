@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 from scannet_prep.base.text import count_of, format_bytes, format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, Outcome, format_table
-from scannet_prep.release.files import TYPES
+from scannet_prep.release.files import TERMS_URL, TYPES
 
 if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan
@@ -132,13 +132,13 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
 def _asks_for_terms(plan: DownloadPlan, console: Console) -> bool:
     """Ask at a terminal, once, whether the terms of use are accepted."""
-    from scannet_prep.stages.download import HOW_TO_SIGN, has_accepted_terms
+    from scannet_prep.stages.download import has_accepted_terms
 
     # Python has no standard input if its descriptor was closed (`<&-`).
     has_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     if has_accepted_terms(plan.data_dir) or console.is_json or not has_terminal:
         return False
-    console.warn(f"ScanNet is for those who have signed its Terms of Use. {HOW_TO_SIGN}")
+    console.warn(f"ScanNet is for those who have signed its Terms of Use: {TERMS_URL}")
     console.warn("Have you signed the terms, and do you accept them? [y/N]")
     answer = sys.stdin.readline().strip()
     return answer.lower() in {"y", "yes"}

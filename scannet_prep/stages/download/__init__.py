@@ -29,7 +29,6 @@ from scannet_prep.stages.download.plan import DownloadPlan, plan
 from scannet_prep.stages.scene_run import write_failed_list
 
 __all__ = [
-    "HOW_TO_SIGN",
     "DownloadPlan",
     "DownloadReport",
     "check_terms",
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 # The address, the procedure and the week are from the README of ScanNet's own repository.
-HOW_TO_SIGN = (
+_HOW_TO_SIGN = (
     f"To sign the terms, fill in the form {TERMS_URL} and send it from the e-mail address of your "
     "institution to scannet@googlegroups.com. The answer comes by e-mail; if you hear nothing "
     "within a week, your message has probably bounced. There is no account and no password: once "
@@ -105,7 +104,7 @@ def check_terms(data_dir: Path, *, accepts_terms: bool = False) -> None:
         UsageError: They are not.
     """
     if not (accepts_terms or has_accepted_terms(data_dir)):
-        problem = f"the ScanNet Terms of Use have not been accepted. {HOW_TO_SIGN}"
+        problem = f"the ScanNet Terms of Use have not been accepted. {_HOW_TO_SIGN}"
         raise UsageError(problem, "once you have signed them, pass --accept-terms to download")
 
 
