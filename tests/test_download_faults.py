@@ -43,7 +43,9 @@ from release_server import (
 )
 
 from scannet_prep.errors import TransferError
+from scannet_prep.raw.lock import check_file
 from scannet_prep.release.files import KINDS
+from scannet_prep.stages import download
 from scannet_prep.synthetic import write_release
 
 
@@ -55,12 +57,9 @@ def announce_two_lengths(answer, request):
 
 # Faults of the first requests of a file, after which all requests are answered.
 PASSING = {
-    "cut before the status": [Cut()],
-    "cut at the first byte": [Cut(0)],
     "cut in the middle": [Cut(20_000), Cut(10_000), Cut(1)],
     "reset": [Reset(), Reset(10_000)],
     "silence within the body": [Stall(5_000)],
-    "silence before the status": [Stall()],
     "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
     "early hints": [
         Set(before=b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")
@@ -73,9 +72,6 @@ PASSING = {
     "no length": [NoLength()],
     "body ends with the connection": [UntilClosed()],
     "gzip": [Cut(10_000), Gzip()],
-    "page": [Page()],
-    "page of plain text": [Page(b"Back soon.\n")],
-    "empty page": [Page(b"")],
     # Headers that make no sense.
     "encoding of a range": [Cut(20_000), Header("Content-Encoding", "gzip")],
     "range without etag": [Cut(20_000), Header("ETag")],
@@ -432,6 +428,17 @@ def test_server_without_ranges_fails_only_for_failing_files(server, tmp_path, ab
     outage = between(8, 20, Status(503))
     server.faults = [at(None, then=ability), at(ending(MESH), then=Status(503)), outage]
     assert failed_names(fetch(server, tmp_path)) == [f"{name}{MESH}" for name in SCENES]
+
+
+def test_time_of_checks_is_no_outage(server, tmp_path, monkeypatch):
+    def check_slowly(*arguments):
+        time.sleep(0.3)
+        return check_file(*arguments)
+
+    fetch(server, tmp_path, [SCENE])
+    monkeypatch.setattr(download.fetch, "check_file", check_slowly)
+    server.faults = [between(0, 12, Status(503))]
+    fetch_whole(server, tmp_path, patience={"_FIRST_ANSWER_S": 0.5})
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -124,10 +124,8 @@ def _record(report: DownloadReport) -> None:
         OutputError: The results cannot be written.
     """
     plan = report.plan
-    # A copy: threads of an interrupted run may still add to it.
-    locked = report.locked.copy()
-    if locked:
-        write_if_changed(plan.data_dir / LOCK_NAME, encode_lock(locked))
+    if report.locked:
+        write_if_changed(plan.data_dir / LOCK_NAME, encode_lock(report.locked))
     incomplete = {*plan.files}.difference(report.fetched, report.kept)
     scene_ids = {file.scene_id for file in incomplete}
     write_failed_list(plan.data_dir, scene_ids - {""})

@@ -18,6 +18,7 @@ few, and one that rejects most of them at random is still asked by several conne
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -133,17 +134,17 @@ class Fetcher:
         self._progress = progress
         # Files that failed since something was last served.
         self._suspects: dict[_Task, RequestError] = {}
-        self._running: dict[Future[None], _Task] = {}
-        self._ended: SimpleQueue[Future[None]] = SimpleQueue()
+        self._running: dict[Future[LockEntry], _Task] = {}
+        self._ended: SimpleQueue[Future[LockEntry]] = SimpleQueue()
         # Whether something has been served since the last decision.
         self._is_served = False
         # The length of the next pause; 0 while the server is up.
         self._pauses = 0
         # No request is made before this time of the monotonic clock.
         self._resume_s = 0.0
-        # The run ends when nothing has been served until then.
-        patience_s = _OUTAGE_S if is_known else _FIRST_ANSWER_S
-        self._deadline_s = time.monotonic() + patience_s
+        # The run ends if nothing is served until then; infinity while the server is up.
+        self._deadline_s = math.inf
+        self._patience_s = _OUTAGE_S if is_known else _FIRST_ANSWER_S
         # How many connections may be used.
         self._width = _MAX_SUSPECTS
         # Typical sizes of the files that are fetched, kept or given up.
@@ -185,8 +186,11 @@ class Fetcher:
             threads.shutdown(wait=False, cancel_futures=True)
             self._report.received_bytes = sum(task.part.received_bytes for task in self._tasks)
 
-    def fetch(self, task: _Task) -> None:
-        """Keep a file that is there and right; otherwise receive, check and record it.
+    def fetch(self, task: _Task) -> LockEntry:
+        """Keep a file that is there and right; otherwise receive and check it.
+
+        Returns:
+            Its record.
 
         Raises:
             RequestError: One request did not suffice, or brought something else.
@@ -194,19 +198,16 @@ class Fetcher:
         """
         part = task.part
         kind = task.file.kind
-        locked = self._report.locked
-        name = task.file.local_path
+        recorded = self._report.locked.get(task.file.local_path)
         if task.is_present:
             try:
-                locked[name] = check_file(kind, part.target, locked.get(name))
+                return check_file(kind, part.target, recorded)
             except FileError as error:
                 task.is_present = False
                 self._progress.note(f"{error.message}; fetching it again")
-            else:
-                return
         part.receive(self._client, task.file.url, kind.max_bytes)
         try:
-            locked[name] = check_file(kind, part.path, locked.get(name))
+            return check_file(kind, part.path, recorded)
         except FileError as error:
             part.drop()
             problem = f"is not what it should be: {error.problem}"
@@ -241,16 +242,16 @@ class Fetcher:
             future.add_done_callback(self._ended.put)
         return _PROGRESS_INTERVAL_S
 
-    def _settle(self, future: Future[None]) -> None:
+    def _settle(self, future: Future[LockEntry]) -> None:
         """Record the result of a request; what follows from it is decided afterwards."""
         report = self._report
         task = self._running.pop(future)
         try:
             with writing(task.part.target):
-                future.result()
+                # Not by its thread, which may still run when an interrupted run has written its
+                # records.
+                report.locked[task.file.local_path] = future.result()
                 if not task.is_present:
-                    # Not by its thread, which may still run when an interrupted run has written
-                    # its records.
                     task.part.publish()
         except RequestError as error:
             self._suspects[task] = error
@@ -280,7 +281,8 @@ class Fetcher:
         Each file is tried again after a pause, or given up.
         """
         self._is_served = False
-        self._deadline_s = time.monotonic() + _OUTAGE_S
+        self._deadline_s = math.inf
+        self._patience_s = _OUTAGE_S
         if self._pauses:
             self._pauses //= 2
             self._pause()
@@ -316,11 +318,13 @@ class Fetcher:
         if served and self._is_up(random.choice(served)):  # noqa: S311
             self._note_success()
             return
-        task, error = self._suspects.popitem()
-        self._waiting.extend([*self._suspects, task])
+        *_, (task, error) = self._suspects.items()
+        self._waiting.extend(self._suspects)
         self._suspects.clear()
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
-        if time.monotonic() > self._deadline_s or (is_refused and not served):
+        now_s = time.monotonic()
+        self._deadline_s = min(self._deadline_s, now_s + self._patience_s)
+        if now_s > self._deadline_s or (is_refused and not served):
             base_url = hide_secrets(self._report.plan.base_url)
             name = task.file.local_path
             problem = f"{base_url}: no file was served; {name}: {error.message}"
