@@ -91,7 +91,6 @@ def test_head_common_and_tail_divide_scannet200_only():
         parts = [label_set.head, label_set.common, label_set.tail]
         assert [len(part) for part in parts] == counts
     assert {SCANNET200.classes[train_id].frequency for train_id in SCANNET200.tail} == {"tail"}
-    assert SCANNET200.names[SCANNET200.ids.index(1163)] == "object"
 
 
 def test_label_set_is_parsed_from_itself_or_its_name():
@@ -108,9 +107,6 @@ def test_builtin_tables_are_those_of_the_release():
         assert hashlib.sha256(data).hexdigest()[:16] == digest, name
     rows = builtin_label_map().rows
     assert {name: tuple(ids) for name, ids in rows.items()} == oracles.label_map_rows()
-    assert len(rows) == 607
-    assert rows["wardrobe cabinet"] == (1177, 39)
-    assert rows["stick"] == (1163, 40)
 
 
 def test_label_map_is_read_in_any_form_and_has_the_same_digest(tmp_path):
@@ -190,8 +186,6 @@ def test_official_list_has_the_scenes_of_its_split_in_its_order(split, count, fi
     assert {official_splits().get(scene) for scene in scenes} == {split}
 
 
-def test_names_that_no_list_has_are_of_no_split():
-    for name in ("scene0807_00", "scene9999_99", "room", "", "scene0000_00 "):
-        assert official_splits().get(name) is None
+def test_unknown_split_is_an_error():
     with pytest.raises(UsageError, match="'training' is not a split"):
         official_scenes("training")

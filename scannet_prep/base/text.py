@@ -25,14 +25,14 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}"
 
 
-def format_bytes(count: int) -> str:
+def format_bytes(size: float) -> str:
     """Format a size in decimal units, as makers of disks do: `3.4 GB`."""
-    if count < 1000:
-        return f"{count} B"
-    size = float(count)
+    if size < 1000:
+        return f"{size} B"
     for unit in ("kB", "MB", "GB"):
         size /= 1000
-        if size < 1000:
+        # From 999.95 on, a decimal would give 1000.0.
+        if size < 999.95:
             return f"{size:.1f} {unit}"
     size /= 1000
     return f"{size:.2f} TB"

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from scannet_prep.base.files import read_file
+from scannet_prep.base.files import make_directory, read_file
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import FileError
 from scannet_prep.remote.http import BrokenConnectionError, HttpAnswer, HttpClient, RequestError
@@ -95,7 +95,7 @@ class PartialFile:
                 raise BrokenConnectionError(problem)
             return
         # Nothing was received before, the version has changed, or the server ignores ranges.
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
         self.drop()
         version = answer.headers.get("ETag", "")
         # `If-Range` accepts a strong ETag or a date, but not a weak ETag (W/"...").
