@@ -101,6 +101,8 @@ SAMPLE = make_sample(4, 7) | {"label_set": "ScanNet20"}
         (SAMPLE | {"labels": None}, "'labels' cannot be joined: scene0007_00 has a value"),
         (SAMPLE | {"labels": np.arange(3)}, "scene0007_00: 'labels' has 3 rows, but there are 4"),
         (SAMPLE | {"label_set": "ScanNet200"}, "'label_set' .* has ScanNet200, .* has ScanNet20"),
+        (None, "a sample is None, expected a dict with points"),
+        ({"labels": 1}, "a sample is {'labels': 1}, expected a dict with points"),
     ],
 )
 def test_samples_that_do_not_fit_together_are_refused(second, message):
@@ -116,7 +118,7 @@ def test_samples_that_do_not_fit_together_are_refused(second, message):
 @pytest.fixture
 def worker(monkeypatch):
     """Let this process allocate and send as a worker of a loader does."""
-    monkeypatch.setattr(multiprocessing, "parent_process", lambda: True)
+    monkeypatch.setattr(multiprocessing.current_process(), "daemon", True)
     monkeypatch.setattr(batch_memory, "_blocks", batch_memory._blocks.copy())
     batch_memory._blocks.clear()
     return batch_memory._blocks
@@ -160,6 +162,10 @@ def test_received_batches_are_equal_and_nobody_else_writes_to_them(worker):
 def test_block_stays_in_use_as_long_as_a_forked_process_has_it(worker):
     batch = send(make_large_batch())
     (block,) = worker
+    # A process that can have others does not share its own batches with them.
+    multiprocessing.current_process().daemon = False
+    make_large_batch(1)
+    assert len(worker) == 1
     context = multiprocessing.get_context("fork")
     is_done = context.Event()
     child = context.Process(target=is_done.wait)

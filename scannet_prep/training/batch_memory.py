@@ -8,6 +8,8 @@ takes several times as long.
 New memory takes longer than all other work on a batch. So the worker uses a block again as soon as
 neither process has an array in it. In the worker, a weak reference tells. The training process has
 a lock (`flock`) on the file, which lasts as long as its mapping; so does a process that it forks.
+Only daemons use blocks, such as the workers of a DataLoader: they cannot start processes, which
+would inherit arrays without a lock.
 """
 
 from __future__ import annotations
@@ -68,22 +70,21 @@ class _Block:
 # The blocks of this worker. If it needs more, the oldest is left to those who use it.
 _blocks: deque[_Block] = deque(maxlen=8)
 _lock = Lock()
-if hasattr(os, "register_at_fork"):  # not on Windows
-    # The blocks remain with the parent.
-    os.register_at_fork(after_in_child=_blocks.clear)
 
 
 def allocate(size: int) -> NDArray[np.uint8]:
     """Return memory for arrays; in a worker, in a block."""
-    if multiprocessing.parent_process() is not None:
+    if multiprocessing.current_process().daemon:
         # Not everywhere, and not if there are no descriptors or memory left.
         with suppress(AttributeError, OSError), _lock:
             for block in _blocks:
                 if len(block.memory) >= size and block.is_free():
-                    return block.use()
-            # A power of two, so that later batches fit. Pages that are not written take no memory.
-            _blocks.append(_Block(1 << size.bit_length()))
-            return _blocks[-1].use()
+                    break
+            else:
+                # A power of two, so that later batches fit. Only written pages take memory.
+                block = _Block(1 << size.bit_length())
+                _blocks.append(block)
+            return block.use()
     return np.empty(size, np.uint8)
 
 

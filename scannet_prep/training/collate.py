@@ -77,10 +77,16 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
         segments are those of their scenes, so they repeat from scene to scene.
 
     Raises:
-        UsageError: Samples do not fit together: keys, types, shapes or label sets differ.
+        UsageError: Samples do not fit together: keys, types, shapes or label sets differ. Or one of
+            them is no dict, or has no points.
     """
     scenes = []
     for sample in samples:
+        if not isinstance(sample, Mapping) or "points" not in sample:
+            raise UsageError(
+                f"a sample is {sample!r:.80}, expected a dict with points",
+                "a transform must return the sample, and keys=... must contain points",
+            )
         scene = {key: _as_array(value) for key, value in sample.items()}
         scenes.append(scene)
         _check_alike(scene, scenes[0])
