@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -18,9 +18,6 @@ from scannet_prep.errors import UsageError
 from scannet_prep.transforms.draft import Columns, Draft
 from scannet_prep.transforms.noise import draw_normal, interpolate_noise
 from scannet_prep.transforms.steps import Moving, check_share
-
-NoiseParameters: TypeAlias = tuple[float, float]
-Triple: TypeAlias = tuple[float, float, float]
 
 # A rotation about an axis turns the first of these axes towards the second.
 _PLANES = {
@@ -54,7 +51,7 @@ class Rotate(Moving):
     smallest: float = -180.0
     largest: float = 180.0
     axis: Literal["x", "y", "z"] = "z"
-    center: Triple | None = (0.0, 0.0, 0.0)
+    center: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
 
     def __post_init__(self) -> None:
         """Check the range."""
@@ -78,8 +75,7 @@ class Rotate(Moving):
 
         center: ArrayLike = self.center or 0
         if self.center is None:
-            lowest, highest = _bounds(draft)
-            center = (lowest + highest) / 2
+            center, _ = _find_middle(draft)
         # Only the points are moved to the centre and back: normals are directions.
         _by_axis(np.subtract, draft.move(), center)
         draft.turn(turn)
@@ -189,7 +185,7 @@ class ElasticDistortion(Moving):
             magnitude.
     """
 
-    distortion_params: tuple[NoiseParameters, ...] = ((0.2, 0.4), (0.8, 1.6))
+    distortion_params: tuple[tuple[float, float], ...] = ((0.2, 0.4), (0.8, 1.6))
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`."""
@@ -211,8 +207,7 @@ class CenterShift(Moving):
 
     def change(self, draft: Draft, generator: Generator) -> None:  # noqa: ARG002
         """Change `points`."""
-        lowest, highest = _bounds(draft)
-        origin = (lowest + highest) / 2
+        origin, lowest = _find_middle(draft)
         origin[2] = lowest[2]
         _by_axis(np.subtract, draft.move(), origin)
 
@@ -229,14 +224,17 @@ def _check_range(
         )
 
 
-def _bounds(draft: Draft) -> tuple[Columns, Columns]:
-    """Return the lowest and the highest coordinates, (3,) each, metres; zeros without points."""
+def _find_middle(draft: Draft) -> tuple[Columns, Columns]:
+    """Find the middle of the bounding box and the lowest coordinates, metres.
+
+    Returns:
+        Both (3,), and zeros without points.
+    """
     points = draft.move()
     if not draft.count:
         points = np.zeros((3, 1), np.float32)
     lowest = points.min(axis=1)
-    highest = points.max(axis=1)
-    return lowest, highest
+    return (lowest + points.max(axis=1)) / 2, lowest
 
 
 def _by_axis(function: np.ufunc, columns: Columns, numbers: ArrayLike) -> Columns:
