@@ -135,7 +135,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         keys: Iterable[str] | None = None,
     ) -> None:
         names = [split] if isinstance(split, str) else split
-        self.splits = tuple(Split.parse(name) for name in names)
+        self.splits = tuple(map(Split.parse, names))
         self.transform = transform
         self.seed = seed
         self._keys = _KEYS if keys is None else tuple(keys)
@@ -322,6 +322,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
 
         Raises:
             IndexError, UnknownSceneError: As for `dataset[key]`.
+            UsageError: It is a part of a mask.
         """
         if isinstance(key, str):
             if key in self:
@@ -332,6 +333,11 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 suggest_scene_id(key)
                 or "choose the split of the scene, or process it; scannet-prep info lists those "
                 "that failed, with the reasons",
+            )
+        if isinstance(key, bool):
+            raise UsageError(
+                f"{self.path}: found {key}, expected the index or the id of a scene",
+                "for a mask, pass the indices: numpy.flatnonzero(mask)",
             )
         return range(len(self))[key]
 

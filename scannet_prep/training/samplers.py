@@ -51,7 +51,7 @@ class _RankSampler(Sized):
             )
         self._lengths = np.array(counts, np.int64)
         # Then neither `torch.distributed` nor the environment is considered.
-        self._is_rank_given = rank is not None and world_size is not None
+        self._is_rank_given = rank is not None
         self.rank, self.world_size = _find_rank(rank, world_size)
 
     @property
