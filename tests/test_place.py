@@ -202,7 +202,6 @@ def test_info_describes_each_kind_of_place(root, monkeypatch):
     raw = info(root / "raw")
     sizes = [path.stat().st_size for path in root.glob("raw/scans*/*/*")]
     assert raw["splits"]["all"] == {"scenes": 3, "size_bytes": sum(sizes)}
-    assert info(root / "raw.tar.zst")["scene_ids"] == sorted(SCENES)
     assert info(root / "frames")["facts"]["frames"] == 1
     monkeypatch.setenv("COLUMNS", "60")
     for name in KINDS:

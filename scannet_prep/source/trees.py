@@ -14,12 +14,13 @@ import numpy as np
 from scannet_prep.archive.writing import FileGroup
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.frames.folder import RECORD_NAME, SceneFrames, find_scenes
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.files import read_raw_file
-from scannet_prep.raw.lock import LockEntry, digest_file, read_tree_lock
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_tree_lock
 from scannet_prep.raw.tree import RawListing, RawScene
 from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import WarningKind
@@ -137,8 +138,14 @@ class RawTree(Place):
         """Check the label map and the files in tasks/, and find what is not used."""
         findings = list(self._listing.findings)
         findings += _attempt("", self._check_label_map)
-        for folder in (self.folder, self.folder / release.TASKS_DIR):
+        folders = {self.folder, self.folder / release.TASKS_DIR}
+        for folder in folders:
             findings += self._compare_with_records(folder)
+        folders.update(scene.directory for scene in self._raw_scenes.values())
+        absent = sorted(map(str, self._records.keys() - folders))
+        if absent:
+            message = f"{LOCK_NAME} records files of scenes that are not here: {list_some(absent)}"
+            findings.append(Finding(message=message, subject=self.name, severity="note"))
         for kind, path in self._listing.shared.items():
             findings += _attempt("", read_raw_file, kind, path)
         if self._raw_scenes and not self._is_for_segmentation:
