@@ -124,6 +124,8 @@ def test_page_has_the_colourings_of_the_sample_and_of_predictions_and_saves_itse
         page = show_sample(sample, predictions)
         assert list_colorings(page)[-2:] == ["prediction", "error"]
         assert '"color":"prediction"' in page.html.decode()
+    sample["labels"][:] = -1
+    assert list_colorings(show_sample(sample, masks))[-1] == "prediction"
     del sample["labels"]
     assert list_colorings(show_sample(sample, masks))[-1] == "prediction"
 

@@ -70,8 +70,7 @@ class Console(Progress):
     @property
     def seconds(self) -> float:
         """How long the command has run, in seconds."""
-        duration_s = time.monotonic() - self._started_s
-        return round(duration_s, 3)
+        return round(time.monotonic() - self._started_s, 3)
 
     def say(self, text: str) -> None:
         """Write a message on standard error, unless the command is quiet."""

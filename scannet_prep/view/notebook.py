@@ -314,11 +314,12 @@ def _read_truth(
     values: IntArray | InstancePrediction,
 ) -> Truth | None:
     """Return the annotation of a sample, which `_view_sample` has checked; None if it has none."""
-    is_instance = isinstance(values, InstancePrediction)
-    if "labels" not in sample or (is_instance and "instances" not in sample):
-        return None
-    labels = np.asarray(sample["labels"]).astype(np.int64)
+    labels = np.asarray(sample.get("labels", -1)).astype(np.int64)
     is_class = (labels >= 0) & (labels < len(label_set))
+    is_instance = isinstance(values, InstancePrediction)
+    # Samples of test scenes have labels, too.
+    if not is_class.any() or (is_instance and "instances" not in sample):
+        return None
     labels = np.where(is_class, labels, -1)
     # Without instances, only the classes can be compared.
     none = np.full(len(labels), -1)

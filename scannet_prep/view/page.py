@@ -88,28 +88,23 @@ def make_scene_page(
     text = text.replace("<", "\\u003c")
     blocks = _embed("data", text)
     for name, array in arrays.items():
-        packed = _pack(array)
-        blocks += _embed(f"array-{name}", packed)
+        blocks += _embed(f"array-{name}", _pack(array))
 
     style = _read_asset("page.css")
     script = _read_asset("drawing.js") + _read_asset("viewer.js")
-    home = ""
-    if is_served:
-        home = '<a href="/">All scenes</a>'
-    is_mesh = scene.faces is not None
     page = Template(_read_asset("page.html")).substitute(
         policy=_make_policy(style, script),
         style=style,
         script=script,
         name=escape(scene.scene_id),
         facts=escape(_describe_scene(scene, size.tolist())),
-        home=home,
+        home='<a href="/">All scenes</a>' if is_served else "",
         choices=choices,
         options=options,
         low=math.floor(origin[2]),
         # Above the highest vertex, which rounding must not cut off.
         high=math.floor(origin[2] + size[2]) + 1,
-        mesh="checked" if is_mesh else "disabled",
+        mesh="disabled" if scene.faces is None else "checked",
         blocks=blocks,
     )
     # Paths may contain lone surrogates, which UTF-8 cannot encode.
@@ -144,8 +139,7 @@ def _pack(array: NDArray[Any]) -> str:
     ordered = np.ascontiguousarray(array, little_endian)
     numbers = ordered.view(np.uint8).reshape(-1, array.itemsize)
     planes = numbers.T.tobytes()
-    packed = deflate.deflate_compress(planes, _DEFLATE_LEVEL)
-    return _encode(packed)
+    return _encode(deflate.deflate_compress(planes, _DEFLATE_LEVEL))
 
 
 def _describe_scene(scene: ViewedScene, size: list[float]) -> str:

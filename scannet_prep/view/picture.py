@@ -40,7 +40,6 @@ _SPREAD = 0.9
 _MIN_COSINE = -0.2
 _ANGLES = re.compile(r"(-?\d+(?:\.\d+)?),(-?\d+(?:\.\d+)?)")
 _MAX_PIXELS = 1 << 26
-_HINT_NAMES = "the legend of a picture lists the names of its classes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +223,10 @@ def _find_hidden(scene: ViewedScene, names: Collection[str]) -> BoolArray:
             known.update(of_coloring)
     unknown = sorted(set(names) - known)
     if unknown:
-        raise UsageError(f"there is no class {unknown[0]!r:.80} to hide", _HINT_NAMES)
+        raise UsageError(
+            f"there is no class {unknown[0]!r:.80} to hide",
+            "the legend of a picture lists the names of its classes",
+        )
     return is_hidden
 
 
