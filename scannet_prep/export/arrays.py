@@ -122,8 +122,8 @@ def encode_instances(
     Args:
         scene: The scene.
         label_set: The label set of the raw ids.
-        numbers: A table of the number of each group, from 1; 0 for "no group" and for groups
-            without a raw id that become no instance.
+        numbers: A table of the number of each group, from 1; 0 for "no group", and for groups
+            that become no instance, because they have no raw id.
 
     Raises:
         ScanNetPrepError: A number is so large that it would reach the next raw id.

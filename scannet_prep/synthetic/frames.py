@@ -53,10 +53,8 @@ _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 def _make_camera(focal: float, width: int, height: int) -> SensorCamera:
     intrinsic = np.eye(4, dtype=np.float32)
-    intrinsic[0, 0] = focal
-    intrinsic[1, 1] = focal
-    intrinsic[0, 2] = width / 2 - 0.5
-    intrinsic[1, 2] = height / 2 - 0.5
+    intrinsic[:2, :2] *= focal
+    intrinsic[:2, 2] = (width - 1) / 2, (height - 1) / 2
     extrinsic = np.eye(4, dtype=np.float32)
     return SensorCamera((width, height), intrinsic, extrinsic)
 

@@ -28,7 +28,7 @@ from scannet_prep.release.scenes import Split, official_splits
 from scannet_prep.synthetic.frames import encode_files
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene, spread_over_vertices
 
-_UNLABELED_COLOR = (0, 0, 0)
+# Of ids that are not in ScanNet20: grey.
 _OTHER_COLOR = 128
 
 # As in the release.
@@ -150,7 +150,7 @@ def _mesh_chunks(
 def _labels_mesh_chunks(scene: SyntheticScene) -> list[Any]:
     """Return the content of a `labels.ply`: the mesh with nyu40 ids, and the colour of each id."""
     palette = np.full((MAX_NYU40_ID + 1, 3), _OTHER_COLOR, np.uint8)
-    palette[0] = _UNLABELED_COLOR
+    palette[0] = 0
     # The ids of ScanNet20 are nyu40 ids.
     palette[list(SCANNET20.ids)] = SCANNET20.colors
     rows = builtin_label_map().rows
