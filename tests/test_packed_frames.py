@@ -64,8 +64,9 @@ def test_scenes_in_folders_of_splits_are_sorted_by_id(root, tmp_path):
     out_dir = extract(root / "raw", tmp_path / "out", "--layout", "concerto", "--every", "3")
     # As a scene of one's own.
     (out_dir / "train" / TRAIN).rename(out_dir / "train/room")
-    assert (out_dir / "test" / TEST).is_dir()
-    succeed("pack", out_dir, "-o", tmp_path / "a.tar.zst")
+    (out_dir / "test" / TEST / "notes").touch()
+    outcome = succeed("pack", out_dir, "-o", tmp_path / "a.tar.zst", "--json")
+    assert outcome.json["left_out"] == [f"test/{TEST}/notes"]
     for place in (out_dir, tmp_path / "a.tar.zst"):
         assert FrameFolder(place).scene_ids == ("room", VAL, TEST)
 

@@ -107,7 +107,6 @@ REFUSALS = {
     "no manifest": ("processed", lambda path: (path / "manifest.json").unlink(), "another folder"),
     "raw scenes": ("raw", lambda _: None, "raw"),
     "other files": ("empty", lambda path: (path / "thesis.tex").touch(), "another folder"),
-    "a file": ("empty", lambda path: (path.rmdir(), path.touch()), "out"),
 }
 
 
