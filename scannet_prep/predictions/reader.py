@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import decode_text, open_file, read_file, read_text
-from scannet_prep.base.text import count_of, list_some
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.evaluation.overlaps import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import BoolArray, IntArray, check_integers, describe_array
@@ -49,20 +49,16 @@ class Predictions(NamedTuple):
         """Check that scenes have a prediction.
 
         Raises:
-            MissingFileError: Some have none; `hint` says what to do, unless a file of a missing
-                scene has another name than expected.
+            MissingFileError: Some have none; `hint` says what to do.
         """
         missing = sorted(set(scene_ids) - self.paths.keys())
-        if not missing:
-            return
-        number = missing[0].removeprefix("scene")
-        for path in sorted(self.folder.glob(f"*{number}*")):
-            endings = ", ".join(_ENDINGS[self.task])
-            hint = f"did you mean {path.name}? Expected are a scene id and one of {endings}"
-        scenes = count_of(len(scene_ids), "scene")
-        names = list_some(missing)
-        problem = f"has no {self.task} predictions of {len(missing):,} of {scenes}: {names}"
-        raise MissingFileError(self.folder, problem, hint)
+        if missing:
+            counts = f"{len(missing):,} of {len(scene_ids):,}"
+            raise MissingFileError(
+                self.folder,
+                f"has no {self.task} predictions of {list_some(missing)} ({counts})",
+                f"{hint}; a file is named by its scene and {' or '.join(_ENDINGS[self.task])}",
+            )
 
     def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by task
         """Read the prediction of a scene.
@@ -118,8 +114,7 @@ class Predictions(NamedTuple):
                 "for predictions of another label set, add --label-set",
             )
         # The first column, for unlabeled, becomes -1.
-        train_ids: IntArray = scores.argmax(axis=1) - 1
-        return train_ids
+        return np.asarray(scores.argmax(axis=1) - 1)
 
 
 def find_predictions(
@@ -198,13 +193,9 @@ def read_numbers(path: Path) -> IntArray:
     data = read_file(path)
     # A shortcut for numbers of one digit each, as in masks: digits and ends of lines alternate.
     lines = data.rstrip(b"\n")
-    codes = np.frombuffer(lines, np.uint8)
-    digits = codes[::2] - ord("0")
-    ends = codes[1::2]
-    is_end = ends == ord("\n")
-    has_ends = len(digits) > len(ends) and is_end.all()
-    if has_ends and digits.max() < 10:
-        return digits.astype(np.int64)
+    digits = lines[::2]
+    if digits.isdigit() and lines[1::2] == b"\n" * (len(lines) // 2):
+        return np.frombuffer(digits, np.uint8) - np.int64(ord("0"))
     text = decode_text(data, path)
     try:
         with warnings.catch_warnings():
