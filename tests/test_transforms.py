@@ -464,7 +464,7 @@ def test_pointcept_preset_has_the_chances_and_sizes_of_pointcept():
         (lambda: CropPoints(9, (3, 150), SCANNET20), "150, which is not a train id of ScanNet20"),
         (lambda: CropPoints(9, ("sofa",), SCANNET20), "'sofa', which is not a train id"),
         (lambda: Rotate(10, -10), "smallest is 10 and largest is -10"),
-        (lambda: Scale(1, 0.5), "smallest is 1 and largest is 0.5"),
+        (lambda: Scale(0, 0.5), "smallest is 0 and largest is 0.5, .* numbers above 0"),
         (lambda: Flip()({"x": 1}, rng()), "has no 'points', only x"),
         (lambda: merge_fragments([], 60), "60 of 60 vertices are in no fragment"),
         (lambda: merge_fragments([([0], np.ones(2))], 1), "a row for each vertex"),

@@ -122,7 +122,7 @@ class Scale(Moving):
             Mask3D and in OctFormer.
 
     Raises:
-        UsageError: The factors are not in ascending order.
+        UsageError: The factors are not in ascending order, or not above 0.
     """
 
     smallest: float = 0.9
@@ -131,7 +131,7 @@ class Scale(Moving):
 
     def __post_init__(self) -> None:
         """Check the range."""
-        _check_range("Scale", self.smallest, self.largest)
+        _check_range("Scale", self.smallest, self.largest, above=0)
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`, and `normals` if anisotropic."""
@@ -216,11 +216,13 @@ def _check_range(
     name: str,
     smallest: float,
     largest: float,
+    above: float = -math.inf,
 ) -> None:
     # NumPy would draw from the reversed range without a word.
-    if not smallest <= largest:
+    if not above < smallest <= largest:
         raise UsageError(
-            f"{name}: smallest is {smallest} and largest is {largest}, expected ascending numbers"
+            f"{name}: smallest is {smallest} and largest is {largest}, "
+            f"expected ascending numbers above {above}"
         )
 
 
