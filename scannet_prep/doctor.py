@@ -128,9 +128,7 @@ def check_cores(environ: Mapping[str, str]) -> Finding:
 
 def check_memory() -> Finding:
     """Find the memory of the machine, and the limits on it."""
-    names = []
-    for name, size_bytes in find_memory_limits().items():
-        names.append(f"{name} {format_bytes(size_bytes)}")
+    names = [f"{name} {format_bytes(size)}" for name, size in find_memory_limits().items()]
     return _ok(", ".join(names) or "not known on Windows")
 
 
@@ -293,7 +291,10 @@ def _check_in_time(topic: str, check: Callable[[], Finding]) -> Finding:
     if results:
         return results[0]
     text = f"no answer within {TIME_LIMIT_S:.0f} s"
-    hint = "the file system, the network or the driver hangs: ask the administrator"
+    hint = (
+        "try again, in case it was only slow; if not, the file system, the network or the driver "
+        "hangs: ask the administrator"
+    )
     return Finding(subject=topic, message=text, severity="problem", hint=hint)
 
 
@@ -326,8 +327,7 @@ def _find_type(folder: Path) -> str:
     # Only GNU stat has these options.
     command = ["stat", "-f", "-c", "%T", str(folder)]
     with suppress(OSError, subprocess.CalledProcessError):
-        output = subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
-        return output.strip()
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True).strip()  # noqa: S603
     return "file system of unknown type"
 
 
