@@ -161,9 +161,9 @@ WRONG_MESHES = [
     ({"position_type": "int"}, "x, y, z have type .*expected float"),
     (
         {"color_type": "ushort", "colors": ((0, 1, 1),) * 6},
-        "red, green, blue have type uint16 and values from 0 to 1, expected 0..255",
+        "red, green, blue have type uint16 and values from 0 to 1, expected whole numbers 0..255",
     ),
-    ({"color_type": "float", "colors": ((0, 1, 1.001),) * 6}, r"float32 and values from 0\.0 to 1"),
+    ({"color_type": "float", "colors": ((0, 1, 1.001),) * 6}, r"from 0\.0 to 1.*expected whole"),
     ({"color_type": "float", "colors": ((0, 0, float("nan")),) * 6}, "values from nan to nan"),
     ({"positions": (), "colors": (), "faces": ()}, "has no vertices"),
     ({"tail": b"12 13\n"}, "bytes after its end"),

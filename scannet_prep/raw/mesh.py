@@ -261,7 +261,7 @@ def _find_colors(
         return levels.astype(np.uint8)
     raise ContentError(
         f"{', '.join(names)} have type {colors.dtype} and values from {smallest} to {largest}, "
-        "expected 0..255, float 0..1 or ushort 0..65535"
+        "expected whole numbers 0..255, float 0..1 or ushort 0..65535"
     )
 
 
