@@ -230,6 +230,15 @@ def start_command(*words, before=(), command=COMMAND, **options):
     )
 
 
+def start_cluster():
+    """Start a dask cluster of two workers."""
+    import distributed
+
+    return distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+    )
+
+
 def digests(folder):
     """Compute the digest of each file below a folder, by path, hidden files included."""
     return {

@@ -6,7 +6,16 @@ import signal
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
-from commands import PAGES, PYTHON, digests, run_main, run_words, start_command, succeed
+from commands import (
+    PAGES,
+    PYTHON,
+    digests,
+    run_main,
+    run_words,
+    start_cluster,
+    start_command,
+    succeed,
+)
 
 from scannet_prep import official_scenes
 from scannet_prep.base import workers
@@ -36,12 +45,8 @@ def expected(raw):
 
 @pytest.fixture(scope="module")
 def scheduler():
-    """The address of a dask cluster of two workers."""
-    import distributed
-
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
-    ) as cluster:
+    """The address of a dask cluster."""
+    with start_cluster() as cluster:
         yield cluster.scheduler_address
 
 

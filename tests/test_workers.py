@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from commands import PYTHON, is_running, run_words
+from commands import PYTHON, is_running, run_words, start_cluster
 
 from scannet_prep.base import workers
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
 from scannet_prep.base.workers import dask_executor, run_tasks
-from scannet_prep.errors import FileError, OutputError, UsageError
+from scannet_prep.errors import FileError, OutputError, UsageError, WorkerDiedError
 
 ERRORS = {
     "bad file": FileError("a.ply", "has 5 vertices, expected 6"),
@@ -238,12 +238,18 @@ def test_loop_that_is_left_cancels_what_waits_in_an_executor(tmp_path):
 
 
 @pytest.mark.extra("distributed")
-def test_dask_cluster_that_loses_a_worker_does_all_tasks(tmp_path):
-    import distributed
+def test_run_whose_dask_cluster_is_lost_ends_with_an_error(tmp_path):
+    with start_cluster() as cluster, dask_executor(cluster.scheduler_address) as executor:
+        outcomes = run_tasks(act, map(Work, ["nap"] * 20), tmp_path, 1, executor)
+        next(outcomes)
+        cluster.close()
+        with pytest.raises(WorkerDiedError, match="scheduler is lost"):
+            list(outcomes)
 
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
-    ) as cluster:
+
+@pytest.mark.extra("distributed")
+def test_dask_cluster_that_loses_a_worker_does_all_tasks(tmp_path):
+    with start_cluster() as cluster:
         done = []
         with dask_executor(cluster.scheduler_address) as executor:
             for task, outcome in run_tasks(act, map(Work, ["nap"] * 20), tmp_path, 1, executor):

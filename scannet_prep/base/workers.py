@@ -39,6 +39,7 @@ _DASK_TIMEOUT_S = 30
 _WATCH_S = 0.1
 _HINT_KILLED = "memory may have run out: try again with fewer workers (--jobs)"
 _HINT_START = "start fewer workers (--jobs), or raise the limits that ulimit -a shows"
+_HINT_LOST = "start the cluster again, then run the same command again"
 _HINT_ADDRESS = "give the address that the scheduler prints when it starts: tcp://HOST:PORT"
 _HINT_INSTALL = "install the same version with the extra [dask], here and on the dask cluster"
 
@@ -232,6 +233,30 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
+class _DaskExecutor(Executor):
+    """An executor whose futures are those of dask.
+
+    Some of those of `Client.get_executor` never end if the scheduler is lost.
+
+    Args:
+        client: A client of dask.
+    """
+
+    def __init__(self, client: Any) -> None:  # noqa: ANN401 - dask has no types
+        self._client = client
+
+    def submit(self, function: Any, /, *arguments: Any, **_options: Any) -> Any:  # noqa: ANN401 - as in Executor
+        """Submit a call.
+
+        Raises:
+            WorkerDiedError: The scheduler is lost.
+        """
+        # After that, dask takes calls that it never makes.
+        if self._client.status != "running":
+            raise WorkerDiedError("the connection to the dask scheduler is lost", _HINT_LOST)
+        return self._client.submit(function, *arguments, pure=False)
+
+
 @contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:
     """Connect to a dask scheduler, and give an executor that runs tasks on its workers.
@@ -266,7 +291,7 @@ def dask_executor(address: str) -> Iterator[Executor]:
             if version != VERSION:
                 problem = f"{node} has scannet_prep {version}, expected {VERSION}"
                 raise UsageError(f"--dask {address}: {problem}", _HINT_INSTALL)
-        yield client.get_executor(pure=False)
+        yield _DaskExecutor(client)
 
 
 def _find_version() -> str:
