@@ -8,13 +8,11 @@ from __future__ import annotations
 import traceback
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
 from scannet_prep.errors import FileError, ScanNetPrepError
-
-Severity: TypeAlias = Literal["ok", "note", "error", "problem"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "path"}):
@@ -34,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
     message: str
     subject: str = ""
     scene_id: str = ""
-    severity: Severity = "error"
+    severity: Literal["ok", "note", "error", "problem"] = "error"
     hint: str = ""
     trace: str = ""
     error: str = ""

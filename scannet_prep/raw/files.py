@@ -35,7 +35,6 @@ _MAX_NUMBER = 1_000_000
 _MAX_ID = 2**63 - 1
 _SegmentId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_ID)]
 _SegmentIds: TypeAlias = Annotated[list[_SegmentId], msgspec.Meta(min_length=1)]
-_Category: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,23 +79,10 @@ class Group(
         object_id: The file's `objectId`, which may differ from `id`; None if it is null or missing.
     """
 
-    raw_category: _Category
+    raw_category: str
     segment_ids: tuple[int | None, ...]
     id: int | None = None
     object_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregation:
-    """The groups of one scene.
-
-    Attributes:
-        scene_id: The scene that the file names; empty if it names none.
-        groups: In file order; where groups overlap, the last one wins.
-    """
-
-    scene_id: str
-    groups: tuple[Group, ...]
 
 
 class _Document(msgspec.Struct, kw_only=True):
@@ -114,8 +100,12 @@ class _Document(msgspec.Struct, kw_only=True):
         return name.removeprefix("scannet.").partition("_vh_clean")[0]
 
 
-class _GroupsFile(_Document, kw_only=True):
-    """The groups of one scene."""
+class Aggregation(_Document, kw_only=True):
+    """The groups of one scene.
+
+    Attributes:
+        groups: In file order; where groups overlap, the last one wins.
+    """
 
     groups: tuple[Group, ...] = msgspec.field(name="segGroups")
 
@@ -129,7 +119,7 @@ class _SegmentsFile(_Document, kw_only=True):
 # Not strict: an id may be a string of digits, as for ScanNet's own reader.
 _SEGMENTS_DECODER = msgspec.json.Decoder(_SegmentsFile)
 _IDS_DECODER = msgspec.json.Decoder(_SegmentIds, strict=False)
-_GROUPS_DECODER = msgspec.json.Decoder(_GroupsFile, strict=False)
+_GROUPS_DECODER = msgspec.json.Decoder(Aggregation, strict=False)
 
 
 def read_raw_file(
@@ -170,14 +160,12 @@ def read_raw_files(
     Raises:
         FileError: A file is missing, damaged, or of another kind.
     """
-    data = {}
+    contents = {}
     inputs = {}
     for kind, path in paths.items():
-        data[kind] = read_file(path, kind.max_bytes)
-        inputs[path.name] = Fingerprint.from_bytes(data[kind])
-    contents = {}
-    for kind, path in paths.items():
-        contents[kind] = _parse(kind, data[kind], path)
+        data = read_file(path, kind.max_bytes)
+        inputs[path.name] = Fingerprint.from_bytes(data)
+        contents[kind] = _parse(kind, data, path)
     return contents, inputs
 
 
@@ -278,8 +266,7 @@ def _parse_aggregation(
         ContentError: It is not a JSON object, or its groups have other types than `Group`.
     """
     with _parsing_json(data):
-        document = _GROUPS_DECODER.decode(str(data, "utf-8-sig"))
-        return Aggregation(document.scene_id, document.groups)
+        return _GROUPS_DECODER.decode(str(data, "utf-8-sig"))
 
 
 def _parse_ids(text: bytes) -> NDArray[np.int64]:
