@@ -143,7 +143,7 @@ def _color_classes(
     is_wrong = is_labeled & (truth.labels != values)
     # The mean is over the classes that occur in the scene, as in the scores of single scenes.
     tables = [
-        _list_scores("IoU, %", result, {"iou": "IoU"}, {"iou": "over_ground_truth"}),
+        _list_scores("IoU, %", result, {"iou": "IoU"}, {"iou": "over_ground_truth"}, "vertices"),
         _list_confusions(truth.labels[is_wrong], values[is_wrong], label_set),
     ]
     return {
@@ -187,7 +187,7 @@ def _color_instances(
         scores = InstanceScores(label_set)
         scores.add(masks, instance_truth)
         columns = {"ap": "AP", "ap50": "AP 50", "ap25": "AP 25"}
-        precisions = _list_scores("average precision, %", scores.result(), columns, {})
+        precisions = _list_scores("average precision, %", scores.result(), columns, {}, "instances")
         errors["error"] = categorize(
             judgement.vertices,
             _describe_verdict,
@@ -234,23 +234,27 @@ def _name_masks(prediction: InstancePrediction, label_set: LabelSet) -> list[str
 
 
 def _list_scores(
-    title: str, scores: ScoreTable, columns: Mapping[str, str], means: Mapping[str, str]
+    title: str,
+    scores: ScoreTable,
+    columns: Mapping[str, str],
+    means: Mapping[str, str],
+    counted: str,
 ) -> Explanation:
-    """List the scores of the classes that have one, and their means.
+    """List the scores of the classes that are annotated, and their means.
 
     Args:
         title: Title of the table.
         scores: The scores.
-        columns: The titles of the scores by key; classes without the first one are left out.
+        columns: The titles of the scores by key.
         means: The keys of those means that have another key than their score.
+        counted: The key of the number that is annotated of a class.
     """
     of_scene = scores.means["all"]
     mean_keys = [means.get(key, key) for key in columns]
     mean_texts = [_percent(of_scene[key]) for key in mean_keys]
     rows = [("mean", *mean_texts)]
-    first = next(iter(columns))
     for name, numbers in scores.classes.items():
-        if numbers[first] is not None:
+        if numbers[counted]:
             texts = [_percent(numbers[key]) for key in columns]
             rows.append((name, *texts))
     return Explanation(title, ("class", *columns.values()), tuple(rows))
