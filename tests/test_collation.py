@@ -146,7 +146,6 @@ def test_received_batches_are_equal_and_nobody_else_writes_to_them(worker):
         check_same(batch, one)
         batch["points"][:] = 0
     assert len(worker) == 5
-    assert np.may_share_memory(worker[0].memory, worker[0].use())
     # An array keeps its batch, and all other blocks are used again.
     kept = received[0]["labels"][::2]
     del received, batch
@@ -248,4 +247,3 @@ def test_tensors_are_joined_sent_and_moved(worker):
     assert list(moved) == list(batch)
     assert moved["points"].device.type == "meta"
     assert moved["scene_ids"] == batch["scene_ids"]
-    assert batch["points"].device.type == "cpu"

@@ -188,6 +188,9 @@ def test_aligned_folder_is_aligned_by_the_matrix_of_its_samples(
         assert np.array_equal(sample["axis_alignment"], matrix)
         aligned = scan["points"] @ matrix[:3, :3].T + matrix[:3, 3]
         assert sample["points"] == pytest.approx(aligned, abs=1e-4)
+    # Faces were not kept.
+    with pytest.raises(UsageError, match="'faces' is not an array of a sample, expected"):
+        ScanNet(tmp_path, split="train", keys=["faces"])
 
 
 # Threads, memory and open files.

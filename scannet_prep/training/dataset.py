@@ -96,7 +96,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             of the vertices that keep `labels` and `instances`; or an `.npz` or `.json` file of such
             a dict. The transforms of this package that drop or sample vertices keep these vertices;
             a crop keeps those inside.
-        keys: The arrays of a sample to read. All by default.
+        keys: The arrays of a sample to read. By default all that the scenes have.
 
     Attributes:
         splits: The splits.
@@ -138,15 +138,17 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         self.splits = tuple(map(Split.parse, names))
         self.transform = transform
         self.seed = seed
-        self._keys = _KEYS if keys is None else tuple(keys)
-        unknown = set(self._keys) - set(_KEYS)
-        if unknown:
-            raise UsageError(
-                f"{min(unknown)!r} is not an array of a sample, expected some of {', '.join(_KEYS)}"
-            )
-
         self._place = open_processed(path)
         self._options = self._place.options
+        # The last one, faces, has to be kept.
+        known = _KEYS if self._options.faces else _KEYS[:-1]
+        self._keys = known if keys is None else tuple(keys)
+        unknown = set(self._keys) - set(known)
+        if unknown:
+            raise UsageError(
+                f"{min(unknown)!r} is not an array of a sample, expected some of "
+                f"{', '.join(known)} (faces need process --faces)"
+            )
         self.label_set = parse_label_set(labels or self._options.label_set)
         if not isinstance(ignore_index, int) or ignore_index in self.label_set:
             raise UsageError(
@@ -168,7 +170,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         if isinstance(scenes, str | Path):
             scenes = read_scene_list(expand_home(scenes))
         if scenes is not None:
-            indices = sorted({self._find(scene) for scene in scenes})
+            indices = sorted(set(map(self._find, scenes)))
             self.scene_ids = [self.scene_ids[index] for index in indices]
         if not self.scene_ids:
             raise UsageError(f"{self.path}: no scene was chosen, expected at least one")
@@ -189,7 +191,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
 
     def __repr__(self) -> str:
         """Show a call that makes the dataset, the number of scenes, and the frame of the points."""
-        splits = [str(split) for split in self.splits]
+        splits = list(map(str, self.splits))
         call = f"ScanNet({self.path!r}, split={splits}, labels={self.label_set.name!r})"
         return f"{call}: {count_of(len(self), 'scene')}, is_aligned={self.is_aligned}"
 
@@ -353,12 +355,11 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         sample = Sample()
         sample.is_aligned = self.is_aligned
         for key, stored_key in stored_keys.items():
-            array = arrays.get(stored_key)
-            if array is None:
-                # A test scene has no segments; faces have to be kept.
-                if key == "segments":
-                    sample[key] = np.full(self.lengths[index], -1, np.int32)
-                continue
+            if key == "segments" and key not in arrays:
+                # As in test scenes.
+                array = np.full(self.lengths[index], -1, np.int32)
+            else:
+                array = arrays[stored_key]
             if key == "labels":
                 array = self.label_set.train_ids_from_raw_ids(array, self.ignore_index)
             elif key == "normals":

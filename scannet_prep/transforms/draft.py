@@ -172,14 +172,13 @@ class Draft:
             UsageError: The labels belong to the other label set.
         """
         name = self.sample.get("label_set", expected.name)
-        if name == expected.name:
-            return
-        raise UsageError(
-            f"{self.step_name}: the classes are of {expected.name}, "
-            f"but the labels of the sample are of {name}",
-            f"ScanNet(..., labels={expected.name.upper()}), "
-            f"or {self.step_name}(...) with classes of {name}",
-        )
+        if name != expected.name:
+            raise UsageError(
+                f"{self.step_name}: the classes are of {expected.name}, "
+                f"but the labels of the sample are of {name}",
+                f"ScanNet(..., labels={expected.name.upper()}), "
+                f"or {self.step_name}(...) with classes of {name}",
+            )
 
     def finish(self) -> dict[str, Any]:
         """Return the new sample, which shares unchanged arrays with the original."""
