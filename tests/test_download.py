@@ -110,7 +110,7 @@ def test_address_that_cannot_be_used_ends_the_run_at_once(tmp_path, address):
     outcome = run_main(*words(address, tmp_path, "--json"))
     assert outcome.status == 1
     assert "cannot be requested" in outcome.json["message"]
-    assert "check the base URL" in outcome.json["hint"]
+    assert "check the address" in outcome.json["hint"]
 
 
 @pytest.mark.parametrize("more", [["--dry-run"], ["--json"], ["-v"]])

@@ -226,7 +226,7 @@ def test_proxy_that_cannot_be_used_ends_the_run(
         (Reset(), "", "Connection reset by peer"),
         (Cut(), "", "Remote end closed connection"),
         (Stall(), "", "the server does not answer"),
-        (Set(before=b"SSH-2.0-OpenSSH_9.6\r\n"), "", "SSH-2.0-OpenSSH_9.6"),
+        (Set(before=b"SSH-2.0-x407\r\n"), "", "the server cannot be reached: SSH-2.0-x407"),
     ],
 )
 def test_failure_of_the_network_is_named(server, tmp_path, fault, base_url, reason):

@@ -34,13 +34,13 @@ _HINT_CERTIFICATE = (
     "export REQUESTS_CA_BUNDLE=FILE; if the certificate is out of date, check the clock: date"
 )
 _HINT_ADDRESSES = (
-    "check the base URL, and HTTPS_PROXY and HTTP_PROXY, which look like "
+    "check the address, and HTTPS_PROXY and HTTP_PROXY, which look like "
     "http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 )
 _HINT_REFUSED = (
-    "open the address in a browser: the base URL may be wrong, or need a login, which can be put "
-    "into the address (https://USER:PASSWORD@HOST/...) or into ~/.netrc; a web page for every file "
-    "may be the login page of your network"
+    "open the address in a browser: it may be wrong, or need a login, which can be put into it "
+    "(https://USER:PASSWORD@HOST/...) or into ~/.netrc; a web page for every file may be the login "
+    "page of your network"
 )
 
 
@@ -216,7 +216,7 @@ def _explain(error: Exception) -> RequestError:
     # requests raises a ValueError for an address that cannot be used: the base URL, that of a
     # proxy, or that of a redirection.
     is_address_wrong = isinstance(error, ValueError) and not isinstance(error, InvalidHeader)
-    if is_address_wrong or isinstance(error, TooManyRedirects) or "407" in detail:
+    if is_address_wrong or isinstance(error, TooManyRedirects) or "failed: 407" in detail:
         return RefusalError(f"cannot be requested: {detail}", _HINT_ADDRESSES)
     place = "proxy" if isinstance(error, ProxyError) else "server"
     return RejectionError(f"the {place} cannot be reached: {detail}")
