@@ -41,6 +41,7 @@ def test_help_lists_commands_and_exit_statuses():
     assert outcome.stderr == ""
     for text in [*COMMANDS, "exit status", "130"]:
         assert text in outcome.stdout
+    assert max(map(len, outcome.stdout.splitlines())) <= 80
     assert run_main("--version").stdout == f"scannet-prep {VERSION}\n"
 
 

@@ -195,7 +195,7 @@ def segments_file(ids=SEGMENT_IDS, *, newline="\r\n", scene_id=SCENE_ID, space="
     return newline.join(lines).encode()
 
 
-def aggregation_file(groups=GROUPS, *, newline="\r\n", scene_id=SCENE_ID):
+def aggregation_file(groups=GROUPS, *, scene_id=SCENE_ID):
     """Encode an `.aggregation.json`."""
     document = {
         "sceneId": f"scannet.{scene_id}",
@@ -203,16 +203,16 @@ def aggregation_file(groups=GROUPS, *, newline="\r\n", scene_id=SCENE_ID):
         "segGroups": groups,
         "segmentsFile": f"scannet.{scene_id}_vh_clean_2.0.010000.segs.json",
     }
-    return json.dumps(document, separators=("," + newline, ": ")).encode()
+    return json.dumps(document, separators=(",\r\n", ": ")).encode()
 
 
-def info_file(*lines, newline="\r\n", alignment=ALIGNMENT):
+def info_file(*lines, alignment=ALIGNMENT):
     """Encode a `.txt` with these lines at its end; `alignment=None` leaves `axisAlignment` out."""
     all_lines = ["numDepthFrames = 12", *lines]
     if alignment:
         numbers = "".join(f"{number:.6f} " for number in alignment)
         all_lines.insert(0, f"axisAlignment = {numbers}")
-    return "".join(line + newline for line in all_lines).encode()
+    return "".join(f"{line}\r\n" for line in all_lines).encode()
 
 
 def group(number, segments, label, object_id=None):

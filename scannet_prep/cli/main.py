@@ -10,7 +10,7 @@ examples:
 
 more help:
   scannet-prep COMMAND --help
-  scannet-prep --print-completion bash    # a script for the Tab key; also zsh, fish
+  scannet-prep --print-completion bash    # for the Tab key; also zsh, fish
 
 exit status:
   0    everything requested was done
