@@ -71,21 +71,25 @@ def _list_files(source: Path, kind: TreeKind) -> tuple[FileGroup, set[str]]:
     Returns:
         The files of no scene; and the names of all other files, and of folders that are not listed.
     """
-    # Folders of frames are deeper in some layouts, and have no other large folders.
-    patterns = ("**/*",) if kind == "frames" else ("*", "*/*", "*/*/*")
+    # All files of frames are in the folders of scenes.
+    patterns = ("*",) if kind == "frames" else ("*", "*/*", "*/*/*")
     files = {}
     rest = set()
     for path in sorted(chain.from_iterable(map(source.glob, patterns))):
         name = path.relative_to(source).as_posix()
         if path.is_dir():
             # What is in a folder is listed, too, unless it is deep.
-            if name.count("/") == _DEEP and kind != "frames":
+            if name.count("/") == _DEEP:
                 rest.add(name)
         elif find_owner(kind, name) != "" or name.endswith(_OMITTED_ENDINGS):
             rest.add(name)
         else:
             files[name] = path
-    return FileGroup("", files), rest
+    if kind == "frames":
+        # There are many, deep in folders: Path takes five times as long.
+        for folder, _, names in os.walk(source):
+            rest.update(f"{folder}/{name}".removeprefix(f"{source}/") for name in names)
+    return FileGroup("", files), rest - files.keys()
 
 
 def run(
