@@ -176,7 +176,7 @@ WRONG_LABELS = [
 ]
 DAMAGED_MESHES = [
     (b"<html><body>Not found</body></html>", "is a web page, expected a PLY file"),
-    (b"solid cube", "is not a PLY file, expected .*; it begins with b'solid cu'"),
+    (b"solid cube", "is a file of another kind, expected .*; it begins with b'solid cu'"),
     (Ply().encode()[:40], "header that is truncated or too long, expected a line end_h"),
     (Ply().encode()[:-1], f"truncated, .*{SIZE - 1} bytes.: element 'face': row 3: early end"),
     (Ply(tail=b"\n").encode(), f"has 1 of {SIZE + 1} bytes after its end"),

@@ -135,7 +135,7 @@ def _read_ply(
     start = data[:_MAX_HEADER_BYTES]
     header, end_header, _ = start.partition(b"end_header")
     if not start.startswith(b"ply"):
-        content = describe_beginning(start[:BEGINNING_BYTES]) or "not a PLY file"
+        content = describe_beginning(start[:BEGINNING_BYTES]) or "a file of another kind"
         raise ContentError(f"is {content}, expected a PLY file; it begins with {start[:8]!r}")
     if not end_header:
         raise ContentError(
