@@ -21,15 +21,16 @@ _KINDS = {
 }
 
 
-def describe_beginning(start: bytes) -> str | None:
+def describe_beginning(data: bytes) -> str | None:
     """Describe the kind of a file by its beginning.
 
     Args:
-        start: The first `BEGINNING_BYTES` of the file, or all of a shorter one.
+        data: The file, or at least its first `BEGINNING_BYTES`.
 
     Returns:
         A description such as `a gzip file` or `a web page`; None for an unknown kind.
     """
+    start = data[:BEGINNING_BYTES]
     for pattern, name in _KINDS.items():
         if re.match(pattern, start):
             return name

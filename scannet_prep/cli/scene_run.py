@@ -64,9 +64,9 @@ def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) ->
         report = scene_run.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
         )
-    counts = (
-        f"{len(report.made):,} made, {len(report.kept):,} kept, {len(report.failures):,} failed"
-    )
     facts |= {"made": report.made, "failures": report.failures, "notes": report.notes}
-    line = f"{counts}, in {format_duration(console.seconds)}: {plan.out_dir}"
+    line = (
+        f"{len(report.made):,} made, {len(report.kept):,} kept, {len(report.failures):,} failed, "
+        f"in {format_duration(console.seconds)}: {plan.out_dir}"
+    )
     return Outcome(facts, [line], (*report.notes, *report.failures))

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
+from scannet_prep.base.file_kinds import describe_beginning
 from scannet_prep.base.files import Fingerprint, decode_text, read_file
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.raw.mesh import parse_mesh
@@ -306,7 +306,7 @@ def _parsing_json(data: bytes) -> Iterator[None]:
     except msgspec.ValidationError as error:
         raise ContentError(f"is damaged: {error}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        content = describe_beginning(data[:BEGINNING_BYTES]) or "damaged"
+        content = describe_beginning(data) or "damaged"
         size = f"it has {len(data):,} bytes"
         raise ContentError(f"is {content}, expected JSON: {error}; {size}") from None
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
+from scannet_prep.base.file_kinds import describe_beginning
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
@@ -135,7 +135,7 @@ def _read_ply(
     start = data[:_MAX_HEADER_BYTES]
     header, end_header, _ = start.partition(b"end_header")
     if not start.startswith(b"ply"):
-        content = describe_beginning(start[:BEGINNING_BYTES]) or "a file of another kind"
+        content = describe_beginning(start) or "a file of another kind"
         raise ContentError(f"is {content}, expected a PLY file; it begins with {start[:8]!r}")
     if not end_header:
         raise ContentError(

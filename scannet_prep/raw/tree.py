@@ -265,12 +265,12 @@ def _locate(
     splits = _PLACES.get(shared) or _PLACES.get(place.parent.name)
     if splits is None or scene.split in splits:
         return scene
-    if not RELEASE_ID.fullmatch(name):
-        return replace(scene, split=splits[0])
-    if scene.split is None:
+    if scene.split:
+        problem = f"{name} is a {scene.split} scene, but lies among {splits[0]} scenes"
+        return replace(scene, problem=problem)
+    if RELEASE_ID.fullmatch(name):
         return scene
-    problem = f"{name} is a {scene.split} scene, but lies among {splits[0]} scenes"
-    return replace(scene, problem=problem)
+    return replace(scene, split=splits[0])
 
 
 def _order_folders(same: Sequence[RawScene]) -> list[RawScene]:
