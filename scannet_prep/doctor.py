@@ -104,7 +104,8 @@ def check_ranks(place: str) -> list[Finding]:
     Returns:
         A finding for each check, up to the first problem.
     """
-    findings = [_attempt("ranks", lambda: compare_ranks(place), _HINT_RANKS)]
+    topic = f"rank {os.environ.get('RANK', '?')}"
+    findings = [_attempt(topic, lambda: compare_ranks(place), _HINT_RANKS)]
     if findings[0].severity == "ok":
         findings.append(_attempt("all-reduce", time_all_reduce, _HINT_RANKS))
     return findings
