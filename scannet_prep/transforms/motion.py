@@ -160,8 +160,7 @@ class Jitter(Moving):
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`."""
         points = draft.move()
-        noise = draw_normal(generator, points.size)
-        noise = noise.reshape(points.shape)
+        noise = draw_normal(generator, points.size).reshape(points.shape)
         noise *= np.float32(self.sigma)
         np.clip(noise, -self.limit, self.limit, out=noise)
         points += noise
