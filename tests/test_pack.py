@@ -146,7 +146,7 @@ REFUSALS = {
     "empty scene": ("raw", lambda path: (path / "scene0001_00").mkdir(), "0001_00: holds no file"),
     "scene twice": (
         "raw",
-        lambda path: shutil.copytree(path / f"scans/{VAL}", path / VAL),
+        lambda path: shutil.copytree(path / "scans", path / "x"),
         "has the same scene as",
     ),
     "other place": ("raw", flatten, "lies outside of scans/ and scans_test/"),

@@ -15,7 +15,6 @@ from scannet_prep.base.text import count_of, format_bytes, format_duration, list
         (format_bytes(999), "999 B"),
         (format_bytes(1000), "1.0 kB"),
         (format_bytes(999_960), "1.0 MB"),
-        (format_bytes(20_999_000_000), "21.0 GB"),
         (format_bytes(10**13), "10.00 TB"),
         (count_of(1, "scene"), "1 scene"),
         (count_of(1513, "scene"), "1,513 scenes"),

@@ -163,16 +163,6 @@ class Archive:
                     self._check_owner(name, scene_id)
                     yield name, data
 
-    def read_file(self, scene_id: str, position: int) -> memoryview:
-        """Read a file of a scene whose files have a frame each; errors are those of `iter_files`.
-
-        Args:
-            scene_id: The scene.
-            position: The position of the file among those of the scene.
-        """
-        [(_, data)] = self.iter_files(scene_id, slice(position, position + 1))
-        return data
-
     def check_end(self) -> None:
         """Check that the tar stream ends after the last scene.
 

@@ -262,7 +262,9 @@ class SceneFrames(Sequence[ExtractedFrame]):
         """
         if self._archive is None:
             return read_file(self.path / name)
-        return bytes(self._archive.read_file(self.scene_id, self._names.index(name)))
+        position = self._names.index(name)
+        [(_, data)] = self._archive.iter_files(self.scene_id, slice(position, position + 1))
+        return bytes(data)
 
     def __len__(self) -> int:
         """Return the number of frames."""

@@ -14,7 +14,6 @@ import numpy as np
 from scannet_prep.archive.writing import FileGroup
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.frames.folder import RECORD_NAME, SceneFrames, find_scenes
 from scannet_prep.processed.make_scene import process_scene
@@ -142,9 +141,11 @@ class RawTree(Place):
         for folder in folders:
             findings += self._compare_with_records(folder)
         folders.update(scene.directory for scene in self._raw_scenes.values())
-        absent = sorted(map(str, self._records.keys() - folders))
+        absent = self._records.keys() - folders
         if absent:
-            message = f"{LOCK_NAME} records files of scenes that are not here: {list_some(absent)}"
+            message = (
+                f"{LOCK_NAME} records absent scenes: {len(absent):,}, such as {min(absent).name}"
+            )
             findings.append(Finding(message=message, subject=self.name, severity="note"))
         for kind, path in self._listing.shared.items():
             findings += _attempt("", read_raw_file, kind, path)

@@ -177,8 +177,7 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         # A killed run may have left hidden files and empty folders.
         if not any(path.is_file() for path in out_dir.rglob("[!.]*")):
             return empty
-        problem = "holds files, but neither raw nor processed scenes"
-        raise FileError(out_dir, problem, _HINT_FOLDER) from None
+        raise FileError(out_dir, "holds other files, and no scenes", _HINT_FOLDER) from None
     before = None
     options = ""
     if kind_here == "processed":
