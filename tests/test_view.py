@@ -190,6 +190,7 @@ def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, 
         (f"{VAL} --png --beside rgb", 2, "only a page shows two colourings"),
         (f"{TRAIN} --pred a", 1, f"a: has no semantic predictions of {TRAIN} (1 of 1)"),
         (f"{VAL} --pred a --pred a --pred a", 2, "3 predictions are given"),
+        (f"{VAL} --task instance", 2, "a task is given, but no predictions"),
         (f"{VAL} --pred ids", 1, f"ids/{VAL}.txt: 695 of 2,000 predicted ids are not classes"),
     ],
 )

@@ -171,7 +171,7 @@ def _cast(kind, value):
     return int(value)
 
 
-def segments_file(ids=SEGMENT_IDS, *, newline="\r\n", scene_id=SCENE_ID, space=""):
+def segments_file(ids=SEGMENT_IDS, newline="\r\n", scene_id=SCENE_ID, space=""):
     """Encode a `.segs.json`.
 
     Args:
@@ -195,7 +195,7 @@ def segments_file(ids=SEGMENT_IDS, *, newline="\r\n", scene_id=SCENE_ID, space="
     return newline.join(lines).encode()
 
 
-def aggregation_file(groups=GROUPS, *, scene_id=SCENE_ID):
+def aggregation_file(groups=GROUPS, scene_id=SCENE_ID):
     """Encode an `.aggregation.json`."""
     document = {
         "sceneId": f"scannet.{scene_id}",
@@ -262,7 +262,7 @@ def write_tiny(raw_dir, files=None, scene_id=SCENE_ID):
     return list_raw(raw_dir).scenes[SceneId(scene_id)]
 
 
-def process_tiny(raw_dir, files=None, *, scene_id=SCENE_ID, **options):
+def process_tiny(raw_dir, files=None, scene_id=SCENE_ID, **options):
     """Write the tiny scene as `write_tiny` does, and process it as `process_written` does."""
     return process_written(write_tiny(raw_dir, files, scene_id), **options)
 

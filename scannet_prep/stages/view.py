@@ -143,7 +143,8 @@ def open_scenes(
             processed with.
 
     Raises:
-        UsageError: Several scenes are possible, or there are more than two predictions.
+        UsageError: Several scenes are possible, or there are more than two predictions, or none
+            for the task.
         UnknownSceneError: A word is not a scene id, or the place does not have the scene.
         FileError: The place cannot be used, or predictions are missing.
         TransferError: An archive on a web server cannot be read.
@@ -153,30 +154,29 @@ def open_scenes(
             f"{len(pred_dirs)} predictions are given, but at most two can be compared",
             "name two folders: --pred A --pred B",
         )
+    if task == "instance" and not pred_dirs:
+        raise UsageError("a task is given, but no predictions", "name their folder: --pred DIR")
     place = open_processed(source)
     if not place.scenes:
         raise FileError(place.name, "holds no scenes")
     label_set = parse_label_set(label_set or place.options.label_set)
     predictions = [find_predictions(each, task, label_set, place.scenes) for each in pred_dirs]
-    scene_ids: list[str]
+    scene_ids = parse_scene_ids(words)
     if words:
-        named = parse_scene_ids(words)
-        Selection(scene_ids=named).find(place.name, place.scenes, _HINT_SCENES)
-        scene_ids = [*named]
+        Selection(scene_ids=scene_ids).find(place.name, place.scenes, _HINT_SCENES)
     else:
-        scene_ids = [*place.scenes]
         predicted = [
-            each for each in scene_ids if all(each in found.paths for found in predictions)
+            each for each in place.scenes if all(each in found.paths for found in predictions)
         ]
         # If none has a prediction, all are missing.
-        scene_ids = predicted or scene_ids
+        scene_ids = tuple(predicted or place.scenes)
     for found in predictions:
         found.check_scenes(scene_ids, "name scenes that have one")
     if len(scene_ids) > 1 and not takes_all and not words:
         raise UsageError(
             f"{place.name}: {len(scene_ids):,} scenes can be shown, but none is named", _HINT_SCENES
         )
-    return Viewing(place, tuple(scene_ids), tuple(predictions), label_set, color, beside)
+    return Viewing(place, scene_ids, tuple(predictions), label_set, color, beside)
 
 
 def run(
