@@ -278,7 +278,7 @@ def write_if_changed(path: Path, data: Buffer) -> None:
     """
     # A longer file is not read, and one that cannot be read is written: that shows the reason.
     with suppress(FileError):
-        if read_file(path, max_bytes=len(data)) == data:
+        if path.exists() and read_file(path, max_bytes=len(data)) == data:
             return
     write_atomically(path, [data])
 
