@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from commands import Outcome, digests, find_program, run_main, start_command, succeed
+from commands import digests, find_program, run_main, start_command, succeed
 from release_server import (
     MESH,
     ROOT,
@@ -86,12 +86,11 @@ def start_waiting(server, data_dir, name):
 def test_interrupted_download_records_its_files_and_the_next_run_continues(server, tmp_path, name):
     process = start_waiting(server, tmp_path, name)
     process.send_signal(signal.SIGTERM if name == "content" else signal.SIGINT)
-    outcome = Outcome(0, *process.communicate(timeout=20))
-    assert process.returncode == 130, outcome.stderr
-    assert "run the same command again" in outcome.stdout
-    assert "Traceback" not in outcome.stderr
-    lock_path = tmp_path / "scannet.lock"
-    recorded = read_tree_lock(lock_path.parent)
+    stdout, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130, stderr
+    assert "run the same command again" in stdout
+    assert "Traceback" not in stderr
+    recorded = read_tree_lock(tmp_path)
     assert set(recorded) >= set(finished(tmp_path))
     # One complete file may have been about to get its final name.
     assert len(set(recorded) - set(finished(tmp_path))) <= 1

@@ -70,12 +70,13 @@ def test_names_of_other_programs_are_refused_with_the_scene_that_is_meant(
     def open_scenes(scenes):
         return ScanNet(whole_dir / "processed", split="train", scenes=scenes)
 
-    for select, scenes in ((parse_scene_ids, [f"@{listed}"]), (open_scenes, listed)):
+    ways = ((parse_scene_ids, [f"@{listed}"]), (open_scenes, listed))
+    for select, scenes in ways:
         with pytest.raises(UnknownSceneError) as caught:
             select(scenes)
         assert caught.value.hint == f"did you mean {TRAIN}?"
     listed.write_text("\n# none\n")
-    for select, scenes in ((parse_scene_ids, [f"@{listed}"]), (open_scenes, listed)):
+    for select, scenes in ways:
         with pytest.raises(FileError, match=r"list\.txt: names no scene"):
             select(scenes)
     for name in (TEST, "scene9999_00", "room", "123456_00"):

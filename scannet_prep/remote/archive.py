@@ -102,8 +102,7 @@ def _read_range(address: str, start: int, end: int) -> bytes:
 def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
     """Request a range from a web server, and the size of the file."""
     client = _get_client(os.getpid())
-    last = end - 1
-    with client.open(address, {"Range": f"bytes={start}-{last}"}) as answer:
+    with client.open(address, {"Range": f"bytes={start}-{end - 1}"}) as answer:
         answer.check()
         # Without Content-Range, this is the whole archive.
         has_range = "Content-Range" in answer.headers and answer.start == start

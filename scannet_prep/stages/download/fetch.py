@@ -257,10 +257,7 @@ class Fetcher:
             self._suspects[task] = error
             if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
                 self._is_served = True
-            if error.retry_after_s:
-                self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
-                pause = format_duration(error.retry_after_s)
-                self._progress.status(f"the server requests a pause of {pause}: {error.message}")
+            self._obey(error)
         except DiskFullError:
             raise
         except OutputError as error:
@@ -318,8 +315,8 @@ class Fetcher:
         if served and self._is_up(random.choice(served)):  # noqa: S311
             self._note_success()
             return
-        *_, (task, error) = self._suspects.items()
-        self._waiting.extend(self._suspects)
+        task, error = self._suspects.popitem()
+        self._waiting.extend([*self._suspects, task])
         self._suspects.clear()
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
         now_s = time.monotonic()
@@ -337,14 +334,22 @@ class Fetcher:
 
     def _is_up(self, file: RemoteFile) -> bool:
         """Whether the server still sends a file that it has sent before."""
-        path = self._report.plan.data_dir / file.local_path
+        recorded = self._report.locked[file.local_path]
         try:
             with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
                 answer.check()
-                is_whole = answer.size_bytes in (None, path.stat().st_size)
+                is_whole = answer.size_bytes in (None, recorded.size_bytes)
                 return is_whole and any(answer.pieces())
-        except (RequestError, OSError):
+        except RequestError as error:
+            self._obey(error)
             return False
+
+    def _obey(self, error: RequestError) -> None:
+        """Make no request during the pause that the server requests, if it does."""
+        if error.retry_after_s:
+            self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
+            pause = format_duration(error.retry_after_s)
+            self._progress.status(f"the server requests a pause of {pause}: {error.message}")
 
     def _pause(self) -> None:
         """Make no request for a while, which is longer each time that the server is down."""
