@@ -131,7 +131,9 @@ class Scale(Moving):
 
     def __post_init__(self) -> None:
         """Check the range."""
-        _check_range("Scale", self.smallest, self.largest, above=0)
+        _check_range("Scale", self.smallest, self.largest)
+        if self.smallest <= 0:
+            raise UsageError(f"Scale: smallest is {self.smallest}, expected a factor above 0")
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`, and `normals` if anisotropic."""
@@ -215,13 +217,11 @@ def _check_range(
     name: str,
     smallest: float,
     largest: float,
-    above: float = -math.inf,
 ) -> None:
     # NumPy would draw from the reversed range without a word.
-    if not above < smallest <= largest:
+    if not smallest <= largest:
         raise UsageError(
-            f"{name}: smallest is {smallest} and largest is {largest}, "
-            f"expected ascending numbers above {above}"
+            f"{name}: smallest is {smallest} and largest is {largest}, expected ascending numbers"
         )
 
 
