@@ -168,6 +168,8 @@ def test_run_that_stopped_in_its_first_scenes_is_continued_in_any_layout(layout,
     archive = tmp_path / "a.tar.zst"
     out_dir = tmp_path / "out"
     succeed("pack", frames, "-o", archive)
+    # A run that is killed before its first file leaves a folder that looks like a raw scene.
+    (out_dir / TRAIN).mkdir(parents=True)
     cut = tmp_path / "cut"
     cut.write_bytes(archive.read_bytes()[: archive.stat().st_size // 6])
     assert unpack_pipe(cut, "-o", out_dir).status == 3

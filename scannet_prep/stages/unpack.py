@@ -124,7 +124,7 @@ def run(
             before = msgspec.structs.replace(before, unfinished=tuple(sorted(unfinished)))
             write_manifest(out_dir, before)
         write = partial(_write_scene, archive, out_dir)
-        # A pipe is read in order. An interrupt does not wait for the threads.
+        # A pipe is read in order. Neither an error nor an interrupt waits for the threads.
         pool = ThreadPoolExecutor(1 if pipe else _THREADS)
         for scene, failure in zip(scenes, pool.map(write, scenes), strict=True):
             if failure is None:
@@ -169,14 +169,12 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         OutputError: It has scenes of another kind, or of another head.
     """
     empty = arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
-    if not any(out_dir.glob("[!.]*")):
+    # A killed run may have left hidden files and empty folders.
+    if not any(path.is_file() or path.is_symlink() for path in out_dir.rglob("[!.]*")):
         return empty
     try:
         kind_here, _ = find_kind(out_dir)
     except MissingFileError:
-        # A killed run may have left hidden files and empty folders.
-        if not any(path.is_file() for path in out_dir.rglob("[!.]*")):
-            return empty
         raise FileError(out_dir, "holds other files, and no scenes", _HINT_FOLDER) from None
     before = None
     options = ""
