@@ -36,7 +36,7 @@ _is_interrupted = False
 def main() -> int:
     """Run the command line and return the exit status.
 
-    After an interrupt, this function does not return: it ends the process.
+    After an error or an interrupt, this function does not return: it ends the process.
     """
     try:
         for number in _SIGNALS:
@@ -48,9 +48,13 @@ def main() -> int:
         from scannet_prep.cli.main import main as run
 
         # An interrupt of a command that has ended would write a second result.
-        return run(before_result=_ignore_signals)
+        status = run(before_result=_ignore_signals)
     except KeyboardInterrupt:
         _exit()
+    if status == 1:
+        # Python would wait for threads, such as one that tries a server again and again.
+        os._exit(status)
+    return status
 
 
 def _interrupt(_signal: int, frame: FrameType | None) -> None:

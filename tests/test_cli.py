@@ -258,6 +258,21 @@ def test_interrupted_command_exits_with_130_and_one_line(body):
     assert outcome == Outcome(130, stdout="", stderr=INTERRUPTED)
 
 
+def test_error_does_not_wait_for_threads():
+    program = """if True:
+        import threading
+        import scannet_prep.cli.info
+        from scannet_prep.__main__ import main
+        def run(*_):
+            threading.Thread(target=threading.Event().wait).start()
+            open("nowhere")
+        scannet_prep.cli.info.run = run
+        main()
+    """
+
+    assert run_words(PYTHON, "-c", program, "info", ".").status == 1
+
+
 def test_interrupt_after_the_result_writes_no_second_one(whole_dir):
     program = """if True:
         import os, signal, sys

@@ -172,7 +172,7 @@ def _make_frames(
     """
     pending = deque[tuple[FileGroup, Future[bytes]]]()
     held_bytes = 0
-    # An interrupt does not wait for the threads.
+    # Neither an error nor an interrupt waits for the threads.
     pool = ThreadPoolExecutor(jobs)
     for group in groups:
         held_bytes += group.size_bytes
