@@ -92,7 +92,8 @@ def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
 
         assert bool(problem) is (actual != declared), actual
         # Without ground truth, the ids alone are evidence.
-        problem_of_ids, hint_of_ids = check(label_set, ids, None, task, is_raw=is_raw)
+        marked = np.append(ids, 255)
+        problem_of_ids, hint_of_ids = check(label_set, marked, None, task, is_raw=is_raw)
         assert bool(problem_of_ids) is (actual != declared), actual
         if actual == declared:
             continue
@@ -105,13 +106,13 @@ def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
         assert len(named) == 1, problem
         assert (to_ids(named[0], predicted) == ids).all(), (actual, problem)
         assert f"probably {named[0].name}: " in hint
-        follow_hint(hint, ids, named[0], predicted)
+        follow_hint(hint, ids, actual, predicted)
         assert "`scannet-prep evaluate`" in hint_of_ids
         if task == "instance":
-            follow_hint(hint_of_ids, ids, named[0], predicted)
+            follow_hint(hint_of_ids, ids, actual, predicted)
 
 
-def follow_hint(hint, ids, named, predicted):
+def follow_hint(hint, ids, actual, predicted):
     """Convert ids as a hint says, and check that they become train ids or raw ids."""
     formula, file, label_set = re.search(
         r"save (.*) as (\.\w+).* with --label-set (\w+)", hint
@@ -119,11 +120,11 @@ def follow_hint(hint, ids, named, predicted):
     names = {"np": np, "scannet_prep": scannet_prep, "ids": ids}
     converted = eval(formula, names).tolist()
     # The id before the first class is none, like the marks of unlabeled vertices.
-    marks = {-1, 255, min(named.train_ids) - 1} - named.train_ids.keys()
+    marks = {-1, 255, min(actual.train_ids) - 1} - actual.train_ids.keys()
     names["ids"] = np.array([*marks])
     assert {*eval(formula, names)} <= (marks if file == ".txt" else {-1, 255})
-    assert label_set == named.label_set.name.lower()
-    expected = np.array(named.label_set.ids)[predicted] if file == ".txt" else predicted
+    assert label_set == actual.label_set.name.lower()
+    expected = np.array(actual.label_set.ids)[predicted] if file == ".txt" else predicted
     assert converted == expected.tolist(), hint
 
 

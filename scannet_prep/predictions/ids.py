@@ -156,7 +156,7 @@ class IdCounts:
         if stuff and not is_semantic:
             problems.append(f"{stuff:,} of {self._counts.sum():,} instances are wall or floor")
         best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ ids))
-        if best.label_set != label_set and ids <= best.train_ids.keys():
+        if best.label_set != label_set and ids <= best.train_ids.keys() | UNLABELED_IDS:
             problems.append(f"all of the {len(ids)} ids are {best.name}, too")
         return best
 

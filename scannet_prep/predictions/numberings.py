@@ -94,18 +94,22 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
             predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
             table = f"np.pad(scannet_prep.{each.name.upper()}.things"
-            rows += [
+            # Before train ids - 1, which are the same in ScanNet20, but 0 is floor and -1 is wall.
+            rows.insert(
+                3,
                 (
                     f"{name} + 1",
                     enumerate(predicted, 1),
                     f"{table}, (1, {ending}[ids] as .npz",
                 ),
+            )
+            rows.append(
                 (
                     name,
                     enumerate(predicted),
                     f"{table}, (0, {ending}[ids] as .npz",
-                ),
-            ]
+                )
+            )
         for name, pairs, content in rows:
             train_ids = dict(pairs)
             ids = {number for number, train_id in train_ids.items() if train_id in predicted}
