@@ -41,7 +41,8 @@ class ColorJitter(Transform):
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `colors`."""
-        shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
+        shift = generator.uniform(-self.shift, self.shift, 3)
+        shift = shift.astype(np.float32)
         # The noise is drawn later, for the vertices that remain. Its own generator keeps the
         # numbers that later steps draw independent of that.
         noise_seed = generator.integers(1 << 63)

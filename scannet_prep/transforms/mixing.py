@@ -100,8 +100,9 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     # The keys of all samples, in the order of the first.
     keys = dict.fromkeys(key for sample in samples for key in vertex_keys(sample))
-    keys.pop("grid", None)
     for key in keys:
+        if key == "grid":
+            continue
         # A missing array becomes an array of None, whose type differs from all others.
         arrays = []
         row_types = set()

@@ -235,7 +235,8 @@ def _find_middle(draft: Draft) -> tuple[Columns, Columns]:
     if not draft.count:
         points = np.zeros((3, 1), np.float32)
     lowest = points.min(axis=1)
-    return (lowest + points.max(axis=1)) / 2, lowest
+    middle = (lowest + points.max(axis=1)) / 2
+    return middle, lowest
 
 
 def _by_axis(function: np.ufunc, columns: Columns, numbers: ArrayLike) -> Columns:
