@@ -54,10 +54,11 @@ class Predictions(NamedTuple):
         missing = sorted(set(scene_ids) - self.paths.keys())
         if missing:
             counts = f"{len(missing):,} of {len(scene_ids):,}"
+            endings = " or ".join(_ENDINGS[self.task])
             raise MissingFileError(
                 self.folder,
                 f"has no {self.task} predictions of {list_some(missing)} ({counts})",
-                f"{hint}; a file is named by its scene and {' or '.join(_ENDINGS[self.task])}",
+                f"{hint}; files are named after scenes, and end in {endings}",
             )
 
     def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by task
