@@ -234,7 +234,7 @@ def test_damaged_prediction_is_named_with_its_content(
         (
             "evaluate pred --task instance",
             1,
-            "skip them; files are named after scenes, and end in .txt or .npz",
+            "skip them; a file name is a scene id, then .txt or .npz",
         ),
         ("evaluate missed", 1, "nothing can be scored (vertices:"),
         ("evaluate small --task instance", 1, "small: 3"),

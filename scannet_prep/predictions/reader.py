@@ -54,11 +54,10 @@ class Predictions(NamedTuple):
         missing = sorted(set(scene_ids) - self.paths.keys())
         if missing:
             counts = f"{len(missing):,} of {len(scene_ids):,}"
-            endings = " or ".join(_ENDINGS[self.task])
             raise MissingFileError(
                 self.folder,
                 f"has no {self.task} predictions of {list_some(missing)} ({counts})",
-                f"{hint}; files are named after scenes, and end in {endings}",
+                f"{hint}; a file name is a scene id, then {' or '.join(_ENDINGS[self.task])}",
             )
 
     def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by task
