@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from commands import PYTHON, is_running, run_words, start_cluster
+from commands import PYTHON, Outcome, is_running, run_words, start_cluster
 
 from scannet_prep.base import workers
 from scannet_prep.base.findings import Finding
@@ -189,6 +189,12 @@ def test_run_that_is_killed_leaves_no_worker(tmp_path):
     while any(map(is_running, pids_in(tmp_path))):
         assert time.monotonic() < deadline, "workers live on"
         time.sleep(0.02)
+
+
+def test_worker_ends_whose_run_was_killed_before_it_had_started():
+    program = "import os; from scannet_prep.base.workers import work; work(os.pipe()[0], 0)"
+
+    assert run_words(PYTHON, "-c", program) == Outcome(1, "", "")
 
 
 @pytest.mark.parametrize("way", ["script.py . number", "- . number < script.py"])

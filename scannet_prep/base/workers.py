@@ -188,7 +188,7 @@ class WorkerProcesses(ThreadPoolExecutor):
             with other_end:
                 descriptor = other_end.fileno()
                 process = subprocess.Popen(  # noqa: S603 - this Python, and a program of ours
-                    [sys.executable, "-c", f"{program}({descriptor})"],
+                    [sys.executable, "-c", f"{program}({descriptor}, {os.getpid()})"],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[descriptor],
                     start_new_session=True,  # Ctrl-C is for the main process
@@ -211,13 +211,14 @@ class WorkerProcesses(ThreadPoolExecutor):
             process.wait()
 
 
-def work(descriptor: int) -> None:
+def work(descriptor: int, parent: int) -> None:
     """Do tasks until the pipe breaks, or the main process is killed.
 
     Args:
         descriptor: The worker's end of the pipe.
+        parent: The main process, which may have been killed by now.
     """
-    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
+    threading.Thread(target=_end_with, args=[parent], daemon=True).start()
     pipe = Connection(descriptor)
     keep_freed_memory()
     with suppress(EOFError, ConnectionError):
