@@ -108,8 +108,10 @@ def _check_faces(
     vertex_count: int,
 ) -> _Indices:
     """Return faces whose indices are in range as intp (F, 3)."""
-    if faces.shape[1:] != (3,) or faces.dtype.kind not in "iu":
-        raise UsageError(f"faces: found {faces.dtype} {faces.shape}, expected integers (F, 3)")
+    dtype = faces.dtype
+    shape = faces.shape
+    if shape[1:] != (3,) or dtype.kind not in "iu":
+        raise UsageError(f"faces: found {dtype} {shape}, expected integers (F, 3)")
     if faces.size:
         lowest = faces.min()
         highest = faces.max()
