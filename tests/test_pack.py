@@ -89,13 +89,6 @@ def test_other_names_are_left_out_and_counted(tree, tmp_path):
     assert read_tree(tmp_path / "out") == TREE
 
 
-def test_scene_that_the_manifest_does_not_list_is_left_out(out_dir, tmp_path):
-    shutil.copy(out_dir / f"train/{TRAIN}.npz", out_dir / "train/scene0001_00.npz")
-    outcome = run_main("pack", out_dir, "-o", tmp_path / "a.tar.zst", "--json")
-    assert outcome.json["left_out"] == ["train/scene0001_00.npz"]
-    assert outcome.json["splits"] == {"train": 1, "val": 1, "test": 1}
-
-
 def test_scenes_that_change_meanwhile_are_an_error_of_pack_or_of_the_archive(out_dir, tmp_path):
     path = tmp_path / "a.tar.zst"
     others = FileGroup("", {"manifest.json": out_dir / "manifest.json"})
@@ -111,9 +104,13 @@ def test_scenes_that_change_meanwhile_are_an_error_of_pack_or_of_the_archive(out
 def test_scenes_that_failed_in_processing_are_listed_with_status_3(raw_dir, tmp_path):
     flip(raw_dir / f"scans/{VAL}/{VAL}.aggregation.json", 3)
     assert run_main("process", raw_dir, "-o", tmp_path / "out").status == 3
-    outcome = run_main("pack", tmp_path / "out", "-o", tmp_path / "a.tar.zst")
+    unlisted = tmp_path / "out/train/scene0001_00.npz"
+    unlisted.touch()
+    outcome = run_main("pack", tmp_path / "out", "-o", tmp_path / "a.tar.zst", "--json")
+    unlisted.unlink()
     assert outcome.status == 3
     assert f"{VAL}" in outcome.stderr
+    assert outcome.json["left_out"] == ["train/scene0001_00.npz"]
     # They stay in the records of a folder into which all or some scenes are unpacked.
     for words in ((), ("--splits", "train")):
         assert unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "copy", *words).status == 0
@@ -122,6 +119,15 @@ def test_scenes_that_failed_in_processing_are_listed_with_status_3(raw_dir, tmp_
     assert {name: Path(failure.subject).name for name, failure in failures.items()} == {
         VAL: f"{VAL}.aggregation.json"
     }
+
+
+def test_raw_scenes_without_files_or_in_two_folders_are_left_out_with_status_3(raw_dir, tmp_path):
+    (raw_dir / "scene0001_00").mkdir()
+    shutil.copytree(raw_dir / f"scans/{VAL}", raw_dir / VAL)
+    outcome = run_main("pack", raw_dir, "-o", tmp_path / "a.tar.zst", "--json")
+    assert (outcome.status, outcome.json["splits"]) == (3, {"train": 1, "test": 1})
+    assert "0001_00: holds no file" in outcome.stderr
+    assert "has the same scene as" in outcome.stderr
 
 
 def write_fifo(raw_dir):
@@ -143,12 +149,6 @@ def flatten(raw_dir):
 
 
 REFUSALS = {
-    "empty scene": ("raw", lambda path: (path / "scene0001_00").mkdir(), "0001_00: holds no file"),
-    "scene twice": (
-        "raw",
-        lambda path: shutil.copytree(path / "scans", path / "x"),
-        "has the same scene as",
-    ),
     "other place": ("raw", flatten, "lies outside of scans/ and scans_test/"),
     "unfinished": ("processed", leave_unfinished, "manifest.json"),
     "changed": (

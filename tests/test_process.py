@@ -382,7 +382,6 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
     [
         (["RAW", "--scenes", TEST, "--splits", "train"], 2, f"{TEST} is in the split test"),
         (["RAW", "--scenes", "scene0900_00"], 2, "has no scene scene0900_00"),
-        (["RAW", "--scenes", "Scene0007"], 2, "'Scene0007' is not a scene id"),
         (["RAW", "--scenes", "list.txt"], 2, "write @FILE for a file"),
         (["RAW/scans_test", "--splits", "val"], 2, "has no scenes of val"),
         (["RAW", "-o", "RAW"], 2, "the raw tree, expected a folder for processed"),

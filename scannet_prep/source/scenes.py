@@ -41,7 +41,7 @@ class Place(ABC):
         kind: The kind of place.
         name: Its path or address, for messages.
         scenes: Its scenes by id, sorted.
-        failures: Why scenes that should be there are missing, by id.
+        failures: Why scenes are missing or cannot be used, by id.
     """
 
     kind: PlaceKind
@@ -58,7 +58,7 @@ class Place(ABC):
         raise FileError(self.name, f"{scene_id} cannot be compared", _HINT_COMPARED)
 
     def iter_groups(self) -> Iterator[FileGroup]:
-        """Iterate over the files of all scenes in a folder, in the groups of an archive.
+        """Iterate over the files of all scenes without failures, in the groups of an archive.
 
         Raises:
             FileError: The record of a scene is damaged.

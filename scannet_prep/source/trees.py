@@ -65,12 +65,16 @@ class RawTree(Place):
             _OF_SEGMENTATION.intersection(scene.files) for scene in self._raw_scenes.values()
         )
         scenes = {}
+        failures = {}
         for scene_id, scene in self._raw_scenes.items():
             paths = [path for path in map(scene.path, scene.files) if path.exists()]
             size_bytes = sum(path.stat().st_size for path in paths)
             scenes[scene_id] = PlaceScene(scene.split or "", 0, size_bytes)
+            for failure in _attempt(scene_id, _check_usable, scene):
+                failures[scene_id] = failure
         self.name = str(folder)
         self.scenes = scenes
+        self.failures = failures
         # The files that `scannet.lock` records, by folder.
         self._records = defaultdict[Path, list[tuple[Path, LockEntry]]](list)
         for name, entry in read_tree_lock(folder).items():
@@ -90,13 +94,9 @@ class RawTree(Place):
         return _process(self._raw_scenes[scene_id], ProcessOptions(), self._label_map)
 
     def iter_groups(self) -> Iterator[FileGroup]:
-        """Iterate over the files of all scenes: a group for each scene.
-
-        Raises:
-            FileError: A scene has no files, or cannot be used.
-        """
-        for scene_id, scene in self._raw_scenes.items():
-            _check_usable(scene)
+        """Iterate over the files of all scenes that can be used: a group for each."""
+        for scene_id in sorted(self.scenes.keys() - self.failures):
+            scene = self._raw_scenes[scene_id]
             paths = map(scene.path, scene.files)
             names = {path.relative_to(self.folder).as_posix(): path for path in paths}
             yield FileGroup(scene_id, names)

@@ -52,7 +52,7 @@ class PackReport:
         splits: Number of scenes in each split.
         size_bytes: Size of the contents before compression.
         stored_bytes: Size of the archive.
-        failures: Why scenes that failed in processing are missing.
+        failures: Why scenes are missing.
         left_out: Files and folders that are not packed; sorted.
     """
 
@@ -133,6 +133,7 @@ def run(
     scenes = tuple(
         PackedScene(scene_id, scene.split, scene.size_bytes, scene.parts)
         for scene_id, scene in place.scenes.items()
+        if scene_id not in place.failures
     )
     scene_bytes = sum(scene.size_bytes for scene in scenes)
     # The manifest of processed scenes has theirs.

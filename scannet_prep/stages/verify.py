@@ -105,9 +105,9 @@ def run(
     messages = dict.fromkeys(absent, "no such scene, or not in the selected splits")
     other = None
     if against is None:
-        for scene_id, failure in place.failures.items():
+        for scene_id in place.failures.keys() - selected:
             if selection.wants(scene_id, official_splits().get(scene_id)):
-                messages[scene_id] = f"this scene failed: {failure}"
+                messages[scene_id] = f"this scene failed: {place.failures[scene_id]}"
     else:
         other = open_place(against)
         held_there = selection.select(other.scenes)
