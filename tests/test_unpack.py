@@ -104,7 +104,6 @@ REFUSALS = {
     "other options": ("processed", lambda _: None, "--align-axis"),
     "other label map": ("processed", change_manifest(label_map="0" * 64), "00000000"),
     "damaged manifest": ("processed", change_manifest(scenes=1), "manifest.json: is damaged"),
-    "no manifest": ("processed", lambda path: (path / "manifest.json").unlink(), "another folder"),
     "raw scenes": ("raw", lambda _: None, "raw"),
     "other files": ("empty", lambda path: (path / "thesis.tex").touch(), "another folder"),
 }
@@ -227,9 +226,11 @@ def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):
     files = {name: random.Random(name).randbytes(400_000) for name in names}
     tree = write_tree(tmp_path / "tree", files)
     pack = subprocess.Popen([*COMMAND, "pack", tree, "-o", "-"], stdout=subprocess.PIPE)
+    # As on a disk that is empty but for its bin.
+    write_tree(tmp_path / "out", {".Trash/a": b""})
     unpack = [*COMMAND, "unpack", "-", "-o", tmp_path / "out", "--limit", "1"]
     assert subprocess.run(unpack, stdin=pack.stdout, check=False).returncode == 0
     # What is not selected was read, too, so that the other program does not fail.
     pack.stdout.close()
     assert pack.wait() == 0
-    assert read_tree(tmp_path / "out") == {names[0]: files[names[0]]}
+    assert read_tree(tmp_path / "out") == {names[0]: files[names[0]], ".Trash/a": b""}

@@ -210,7 +210,7 @@ def _look_up(
     """Find the ids of each group's category; 0 and 0, with a warning, for an unknown category."""
     for name, count in Counter(group.raw_category for group in groups).items():
         if name not in label_map.rows:
-            subject = repr(name)
+            subject = f"{name!r:.200}"
             for close in _find_close(name, tuple(label_map.rows), 1):
                 subject += f" (did you mean {close!r}?)"
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))

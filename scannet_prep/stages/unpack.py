@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -170,7 +171,8 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
     """
     empty = arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
     # A killed run may have left hidden files and empty folders.
-    if not any(path.is_file() or path.is_symlink() for path in out_dir.rglob("[!.]*")):
+    visible = chain(out_dir.glob("[!.]*"), out_dir.glob("[!.]*/**/[!.]*"))
+    if all(path.is_dir() for path in visible):
         return empty
     try:
         kind_here, _ = find_kind(out_dir)
