@@ -84,7 +84,7 @@ def test_other_names_are_left_out_and_counted(tree, tmp_path):
     outcome = run_main("pack", tree, "-o", tmp_path / "a.tar.zst", "--json")
     expected = {name.removesuffix("/0.jpg") for name in strangers}
     assert set(outcome.json["left_out"]) == expected
-    assert "left out, because they do not belong to raw scenes: 8 (" in outcome.stderr
+    assert "left out, because they belong to no packed scene: 8 (" in outcome.stderr
     unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "out")
     assert read_tree(tmp_path / "out") == TREE
 

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     )
     if report.left_out:
         names = f"{len(report.left_out):,} ({list_some(report.left_out)})"
-        console.say(f"left out, because they do not belong to {report.kind} scenes: {names}")
+        console.say(f"left out, because they belong to no packed scene: {names}")
     sizes = f"{format_bytes(report.stored_bytes)} of {format_bytes(report.size_bytes)}"
     scenes = count_of(sum(report.splits.values()), "scene")
     duration = format_duration(console.seconds)

@@ -55,7 +55,7 @@ class Place(ABC):
         Raises:
             ScanNetPrepError: A file is missing or damaged, or the place holds other scenes.
         """
-        raise FileError(self.name, f"{scene_id} cannot be compared", _HINT_COMPARED)
+        raise FileError(self.name, f"{scene_id}: cannot be compared", _HINT_COMPARED)
 
     def iter_groups(self) -> Iterator[FileGroup]:
         """Iterate over the files of all scenes without failures, in the groups of an archive.
