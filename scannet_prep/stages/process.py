@@ -215,8 +215,8 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
         The reason in words; empty if its file can stay.
 
     Raises:
-        FileError, OSError: It was not made yet, or its file is there, but a raw file that it needs
-            is gone, or its raw folder cannot be used.
+        FileError, OSError: A raw file that it needs is gone, or its raw folder cannot be used. This
+            is not checked if its file has to be made again anyway.
     """
     if entry is None:
         find_raw_files(task.scene, task.split, context.options)
