@@ -189,7 +189,6 @@ FAULTS = [
     ("semantic", TRAIN_IDS, np.array([{}]), "cannot be read as .npy: Object arrays cannot be"),
     ("semantic", SCORES, {"prob": np.full((2500, 21), np.nan)}, NO_SCORES),
     ("semantic", SCORES, {"prob": np.zeros((2500, 20))}, "prob: found float64 (2500, 20), exp"),
-    ("instance", TEXT, b"a.txt 5\n", f"found 'a.txt 5', {NO_MASK}"),
     ("instance", TEXT, b"a.txt 5 nan\n", "scores: found float64 (1,), expected 1 finite numbers"),
     ("instance", TEXT, b"a.txt 5.5 1\n", f"found 'a.txt 5.5 1', {NO_MASK}"),
     (

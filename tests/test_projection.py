@@ -1,5 +1,7 @@
 """Points are projected to the pixels that see them, and to no others."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from commands import TRAIN, make_processed
@@ -93,6 +95,13 @@ def test_visible_points_have_the_colors_and_objects_of_rendered_images():
     is_within = np.ptp(around, axis=(1, 2)) == 0
     assert is_within.sum() > 200
     assert np.array_equal(around[is_within, 1, 1], object_ids[chosen][is_within])
+
+
+def test_large_faces_are_drawn_with_little_memory():
+    tracemalloc.start()
+    next(render_frames(make_scene(TRAIN, vertices=500), 1))
+    assert tracemalloc.get_traced_memory()[1] < 3e7
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("words", [[], ["--align-axis"]])

@@ -28,8 +28,8 @@ from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 _MILLIMETRES = 1000.0
-# Faces are drawn in parts whose arrays stay small.
-_FACES_AT_ONCE = 256
+# Faces are drawn in parts of so many pixels, so that arrays stay small.
+_PIXELS_AT_ONCE = 1 << 15
 # In metres. Sensors measure nothing nearer.
 _NEAREST = 0.1
 # Where there is no face: 1 / depth.
@@ -220,29 +220,31 @@ def draw_faces(
     rays = np.ones((3, height * width))
     rays[1], rays[0] = np.divmod(np.arange(height * width), width)
 
+    corners = projected.T[faces]
+    inverses = np.linalg.inv(corners)
+    # The pixels of the rectangle around each face; none if it is outside of the image.
+    places = corners[:, :, :2] / corners[:, :, 2:]
+    first = np.ceil(places.min(axis=1)).clip(0).astype(int)
+    last = np.floor(places.max(axis=1)).clip(None, np.subtract(camera.size, 1)).astype(int)
+    widths, heights = (last - first + 1).clip(0).T
+    counts = widths * heights
+    bounds = counts.cumsum()
+    first_pixels = first @ [1, width]
+
     nearness = np.full(height * width, _NOTHING)
     shown = np.full((height * width, 3), -1, np.int32)
-    for start in range(0, len(faces), _FACES_AT_ONCE):
-        part = faces[start : start + _FACES_AT_ONCE]
-        corners = projected.T[part]
-        # The pixels of the rectangle around each face.
-        places = corners[:, :, :2] / corners[:, :, 2:]
-        borders = np.ceil(places.min(axis=1)), np.floor(places.max(axis=1))
-        first, last = np.clip(borders, 0, np.subtract(camera.size, 1)).astype(int)
-        widths, heights = (last - first + 1).T
-        counts = widths * heights
-        face = np.repeat(np.arange(len(part)), counts)
-        offsets = np.arange(len(face)) - (counts.cumsum() - counts)[face]
-        rows, columns = np.divmod(offsets, widths[face])
-        pixels = (first @ [1, width])[face] + rows * width + columns
+    for start in range(0, counts.sum(), _PIXELS_AT_ONCE):
+        numbers = np.arange(start, min(start + _PIXELS_AT_ONCE, bounds[-1]))
+        face = np.searchsorted(bounds, numbers, side="right")
+        rows, columns = np.divmod(numbers - bounds[face] + counts[face], widths[face])
+        pixels = first_pixels[face] + rows * width + columns
         # A ray is the sum of the corners with these weights, which are positive within the face.
         # Where it meets the face, weights add up to 1. So their sum here is 1 / depth.
-        inverse = np.linalg.inv(corners)[face]
-        weights = np.einsum("jn,nji->in", rays[:, pixels], inverse, order="C")
+        weights = np.einsum("jn,nji->in", rays[:, pixels], inverses[face], order="C")
         near = weights.sum(axis=0) * (weights.min(axis=0) >= 0)
         np.maximum.at(nearness, pixels, near)
         is_shown = near == nearness[pixels]
-        shown[pixels[is_shown]] = part[face[is_shown]]
+        shown[pixels[is_shown]] = faces[face[is_shown]]
 
     ends = camera_from_pixel @ rays / nearness
     distances = [np.linalg.norm(points[:, corner] - ends, axis=0) for corner in shown.T]
