@@ -207,12 +207,9 @@ def print_out(text: str) -> None:
     """
     try:
         _print(text, sys.stdout)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        # Python flushes standard output at exit, and would report the same error again.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
@@ -220,9 +217,17 @@ def _print(text: str, stream: TextIO) -> None:
     """Write a text, in which control characters are visible.
 
     Names and contents of files may contain control characters, which must not control a terminal.
+
+    Raises:
+        OSError: The stream cannot be written. Later texts are dropped.
     """
     text = _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-    print(text, file=stream, flush=True)
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        # Python flushes the streams at exit, and would end with another status.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
