@@ -64,10 +64,9 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         raw_name = "nyu40 ids" if each == SCANNET20 else "ScanNet ids"
         name = f"{each.name} train ids"
         classes = predicted = tuple(range(len(each)))
-        arrays = ".npy (instances: .npz)"
-        # Tables in which everything else is -1: also 255, and -1, which leads to the last entry.
-        ending = "256), constant_values=-1)"
-        table = f"np.pad(range({len(each)})"
+        arrays = ".npz" if task == "instance" else ".npy"
+        # In the tables of the conversions, everything else is -1: also 255, and -1, which leads to
+        # the last entry.
         rows = [
             (
                 raw_name,
@@ -77,7 +76,7 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
             (
                 f"{name} + 1",
                 enumerate(classes, 1),
-                f"{table}, (1, {ending}[ids] as {arrays}",
+                f"np.pad(range({len(each)}), (1, 256), constant_values=-1)[ids] as {arrays}",
             ),
             (
                 name,
@@ -87,27 +86,27 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
             (
                 f"{name} - 1",
                 enumerate(classes, -1),
-                f"{table}, (0, {ending}[ids + 1] as {arrays}",
+                f"np.pad(range({len(each)}), (0, 256), constant_values=-1)[ids + 1] as {arrays}",
             ),
         ]
         if task == "instance":
             predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
-            table = f"np.pad(scannet_prep.{each.name.upper()}.things"
+            things = f"scannet_prep.{each.name.upper()}.things"
             # Before train ids - 1, which are the same in ScanNet20, but 0 is floor and -1 is wall.
             rows.insert(
                 3,
                 (
                     f"{name} + 1",
                     enumerate(predicted, 1),
-                    f"{table}, (1, {ending}[ids] as .npz",
+                    f"np.pad({things}, (1, 256), constant_values=-1)[ids] as .npz",
                 ),
             )
             rows.append(
                 (
                     name,
                     enumerate(predicted),
-                    f"{table}, (0, {ending}[ids] as .npz",
+                    f"np.pad({things}, (0, 256), constant_values=-1)[ids] as .npz",
                 )
             )
         for name, pairs, content in rows:
