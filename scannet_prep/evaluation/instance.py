@@ -122,11 +122,9 @@ class InstanceScores:
         first = things[0]
         is_thing = np.isin(ground_truth.labels, things)
         labels = np.where(is_thing, first, ground_truth.labels)
-        truth = InstanceTruth(
-            labels=labels,
-            instances=ground_truth.instances,
-        )
-        predicted = np.full(len(np.asarray(prediction.labels)), first)
+        truth = InstanceTruth(labels=labels, instances=ground_truth.instances)
+        count = len(np.asarray(prediction.labels))
+        predicted = np.full(count, first)
         return prediction._replace(labels=predicted), truth
 
     def result(self) -> ScoreTable:

@@ -193,7 +193,8 @@ def find_overlaps(
         counts[row] = np.bincount(numbers[masks[index]], minlength=width)
     common = counts[:, 1:]
     # This is never 0: every instance has a vertex.
-    unions = sizes + pred_sizes[:, None] - common
+    both = sizes + pred_sizes[:, None]
+    unions = both - common
     return Overlaps(
         numbers=numbers,
         classes=classes,
@@ -225,7 +226,8 @@ def _number_instances(
     has_number = instances >= 0
     is_instance = np.isin(labels, things) & has_number
     # Class and number as one integer: class * base + number.
-    base = int(instances.max(initial=0)) + 1
+    largest = instances.max(initial=0)
+    base = int(largest) + 1
     vertex_keys = labels[is_instance] * base
     vertex_keys += instances[is_instance]
     keys, inverse, sizes = np.unique(
@@ -264,8 +266,10 @@ def check_prediction(
         raise ContentError(f"masks: found {found}, expected {shape}: {rows}")
     is_inside = masks.astype(np.bool_, copy=False)
     if masks.dtype != np.bool_ and not np.array_equal(masks, is_inside):
+        least = masks.min()
+        largest = masks.max()
         raise ContentError(
-            f"masks: found {masks.dtype} from {masks.min():g} to {masks.max():g}, "
+            f"masks: found {masks.dtype} from {least:g} to {largest:g}, "
             "expected bool, or only 0 and 1",
             "compare with a threshold first: masks > 0.5 for probabilities, masks > 0 for logits",
         )

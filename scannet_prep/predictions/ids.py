@@ -157,7 +157,7 @@ class IdCounts:
             problems.append(f"{stuff:,} of {self._counts.sum():,} instances are wall or floor")
         best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ ids))
         if best.label_set != label_set and ids <= best.train_ids.keys() | UNLABELED_IDS:
-            problems.append(f"all ids are {best.name}, too, or unlabeled")
+            problems.append(f"all ids are also {best.name}, or unlabeled")
         return best
 
     def _find_best(self, problems: list[str], ids: set[int]) -> Numbering:

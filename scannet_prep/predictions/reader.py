@@ -156,12 +156,7 @@ def find_predictions(
         raise UsageError(f"{folder}: {problem}, expected one of the two", "use two folders")
     raw_ids, _, train_ids, *_ = list_numberings(label_set, task)
     numbering = raw_ids if True in is_raw else train_ids
-    return Predictions(
-        task,
-        numbering,
-        folder,
-        paths,
-    )
+    return Predictions(task, numbering, folder, paths)
 
 
 def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:

@@ -71,10 +71,11 @@ class RemoteArchive:
         while True:
             try:
                 return function(self._address, *span)
+            except RefusalError as error:
+                raise TransferError(f"{self.name}: {error.message}", error.hint) from None
             except RequestError as error:
-                ending = TransferError if isinstance(error, RefusalError) else OutageError
-                if ending is TransferError or not pauses_s:
-                    raise ending(f"{self.name}: {error.message}", error.hint) from None
+                if not pauses_s:
+                    raise OutageError(f"{self.name}: {error.message}", error.hint) from None
             except Exception as error:  # noqa: BLE001 - each package has errors of its own
                 problem = hide_secrets(f"{type(error).__name__}: {error}")
                 raise TransferError(f"{self.name}: {problem}", _HINT_STORE) from None
