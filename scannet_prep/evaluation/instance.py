@@ -100,7 +100,8 @@ class InstanceScores:
             row_count = len(rows)
             train_ids = np.append(overlaps.labels[rows], missed)
             verdicts = np.zeros(len(train_ids), _VERDICT)
-            verdicts["cell"] = train_ids * len(THRESHOLDS) + index
+            verdicts["cell"] = train_ids * len(THRESHOLDS)
+            verdicts["cell"] += index
             outcomes = verdicts["outcome"]
             outcomes[:] = _MISSED
             outcomes[:row_count] = _WRONG

@@ -65,8 +65,10 @@ def check_truth(labels: IntArray, label_set: LabelSet) -> None:
         ContentError: Several numbers are too large to be train ids.
     """
     too_large = labels[labels >= len(label_set)]
+    if len(too_large) == 0:
+        return
     # Comparing is faster than sorting, which is rarely necessary.
-    is_first = too_large == too_large[:1]
+    is_first = too_large == too_large[0]
     if is_first.all():
         return
     numbers = [str(number) for number in np.unique(too_large).tolist()]

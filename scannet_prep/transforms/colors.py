@@ -113,7 +113,9 @@ class Normalize(Moving):
 
 def _scale_levels(levels: Columns) -> Columns:
     """Scale colours from 0..255 to [-1, 1]."""
-    return levels / np.float32(127.5) - np.float32(1)
+    colors = levels / np.float32(127.5)
+    colors -= np.float32(1)
+    return colors
 
 
 def _change_colors(draft: Draft, change: Change) -> None:
