@@ -153,12 +153,15 @@ def test_ids_that_are_no_class_are_refused_with_their_number():
     truth, predicted = draw_classes(SCANNET20, "semantic", 1, 0)
     scene = make_scene(SCANNET20, truth)
     predicted[:7] = [-100] * 3 + [5003] * 4
-    expected = "7 of 50,000 predicted ids are not classes (ScanNet20 train ids): -100, 5003"
-    hint = "check which ids the predictions contain"
-    assert check(SCANNET20, predicted, scene, "semantic") == (expected, hint)
-    # Some submitted vertices may be unlabeled.
+    assert check(SCANNET20, predicted, scene, "semantic") == (
+        "7 of 50,000 predicted ids are not classes (ScanNet20 train ids): -100, 5003",
+        "check which ids the predictions contain",
+    )
+    # Some submitted vertices may be unlabeled, but not more than are wall.
     predicted[:7] = -1
     assert check(SCANNET20, predicted, None, "semantic") == ("", "")
+    predicted[predicted == 0] = 255
+    assert "0 vertices are wall" in check(SCANNET20, predicted, None, "semantic")[0]
 
 
 def test_two_classes_tell_the_numbering_that_has_all_ids():
