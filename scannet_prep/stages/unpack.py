@@ -125,14 +125,19 @@ def run(
             before = msgspec.structs.replace(before, unfinished=tuple(sorted(unfinished)))
             write_manifest(out_dir, before)
         write = partial(_write_scene, archive, out_dir)
-        # A pipe is read in order. Neither an error nor an interrupt waits for the threads.
+        # A pipe is read in order.
         pool = ThreadPoolExecutor(1 if pipe else _THREADS)
-        for scene, failure in zip(scenes, pool.map(write, scenes), strict=True):
-            if failure is None:
-                unpacked.append(scene.scene_id)
-            else:
-                failures.append(failure)
-            progress.advance()
+        try:
+            for scene, failure in zip(scenes, pool.map(write, scenes), strict=True):
+                if failure is None:
+                    unpacked.append(scene.scene_id)
+                else:
+                    failures.append(failure)
+                progress.advance()
+        except Exception:
+            # The folder stays locked while threads write; an interrupt does not wait for them.
+            pool.shutdown()
+            raise
         # After the scenes, by which the next run knows the folder if this one is killed.
         _write_others(out_dir, archive.others)
         if before is not None and arrived is not None:
