@@ -4,9 +4,9 @@
     another signal                  --> exit at once
 
 Both ways print one line and exit with status 130. The second way skips all cleanup, which is safe
-because a kill at any moment loses nothing. It also ends a command that the interrupt did not stop:
-Python discards exceptions in finalizers, and an interrupt can leave a lock locked. A signal during
-an import takes the second way at once: modules in C may swallow the exception, and crash later.
+because a kill at any moment loses nothing. It also ends a command that the interrupt did not stop,
+since that can leave a lock locked. A signal during an import or in a finalizer takes the second way
+at once: modules in C may swallow the exception, and crash later; Python itself discards it.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def _interrupt(_signal: int, frame: FrameType | None) -> None:
     if _is_interrupted:
         _exit()
     _is_interrupted = True
+    # For an exception that Python discards.
+    sys.unraisablehook = lambda _: _exit()
     raise KeyboardInterrupt
 
 

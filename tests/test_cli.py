@@ -230,25 +230,28 @@ def test_signal_during_an_import_is_not_reported_as_import_error(whole_dir):
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("interrupt", "cleanup"),
     [
-        "pass",
-        "os.kill(os.getpid(), signal.SIGTERM); time.sleep(100)",
-        "raise RuntimeError('release unlocked lock')",
+        ("kill()", "pass"),
+        ("Pool()", "pass"),
+        ("kill()", "kill(); time.sleep(100)"),
+        ("kill()", "raise RuntimeError('release unlocked lock')"),
     ],
-    ids=["no cleanup", "second signal during the cleanup", "error in the cleanup"],
 )
-def test_interrupted_command_exits_with_130_and_one_line(body):
+def test_interrupted_command_exits_with_130_and_one_line(interrupt, cleanup):
     program = f"""if True:
         import os, signal, sys, time
         import scannet_prep.cli.info
         from scannet_prep import __main__ as program
-        def run(arguments, console):
+        def kill(*_):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+        Pool = type("Pool", (), {{"__del__": kill}})
+        def run(*_):
             try:
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(0.01)
+                {interrupt}
             finally:
-                {body}
+                {cleanup}
         scannet_prep.cli.info.run = run
         sys.exit(program.main())
     """
