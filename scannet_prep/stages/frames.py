@@ -328,8 +328,8 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
             task.scene, task.split, context.options, context.label_map, listed, work_path
         )
     except FileError as error:
-        hint = error.hint or repair_hint(error.path)
-        raise type(error)(error.path, error.problem, hint) from None
+        error.hint = error.hint or repair_hint(error.path)
+        raise
     return {task.path: work_path}, record
 
 
