@@ -75,9 +75,10 @@ _MATRICES = (
 _MATRIX_FOLDER = {name: f"intrinsic/{name}.txt" for name in _MATRICES}
 # The words of the command line that are not the names of options, and of their values.
 _WORDS = {"contents": "with", "keeps_lost": "keep-lost", "listed": "frames"}
-_VALUES = {"None": "none", "True": "yes", "False": "no"}
+_VALUES = {"None": "none", "": "none", "True": "yes", "False": "no"}
 # Where other files tell the numbers and cameras of all frames.
 _EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
+_EVERY_FRAME = {"listed": "", "every": 1, **_EXACT}
 _OFFICIAL = {
     "color": "color/{number}.jpg",
     "depth": "depth/{number}.png",
@@ -94,7 +95,7 @@ LAYOUTS = {
     "neuralrecon": Layout(
         _OFFICIAL,
         folder="{scans}/{scene}",
-        fixed={"every": 1, **_EXACT},
+        fixed=_EVERY_FRAME,
     ),
     # scannet_frames_25k.zip of the release.
     "frames25k": Layout(
@@ -224,7 +225,7 @@ LAYOUTS = {
             "scan_info": "{scene}.txt",
         },
         folder="{scans}/{scene}",
-        fixed={"every": 1, **_EXACT},
+        fixed=_EVERY_FRAME,
     ),
     # Depth in metres. Its trainer reads maps of depth and normals that a network makes of `image`.
     "monosdf": Layout(
