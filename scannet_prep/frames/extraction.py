@@ -111,6 +111,8 @@ def extract_scene(
 
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
+        # All readers know -inf. Some take 0 for a pose, or compute with NaN.
+        stream.poses[~stream.is_tracked] = -np.inf
         numbers, lost = options.select(stream.is_tracked, listed)
         color_camera, depth_camera = _choose_cameras(stream, layout, options)
         makers = _choose_makers(scene, stream, layout, color_camera, depth_camera)
