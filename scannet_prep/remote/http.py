@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 import requests
 import urllib3
-from requests.exceptions import InvalidHeader, ProxyError, TooManyRedirects
+from requests.exceptions import ProxyError, TooManyRedirects
 
 from scannet_prep.base.version import CONTACT_URL, VERSION
 from scannet_prep.errors import TransferError
@@ -214,9 +214,8 @@ def _explain(error: Exception) -> RequestError:
     if "certificate" in detail.lower():
         return RefusalError(f"the certificate cannot be verified: {detail}", _HINT_CERTIFICATE)
     # requests raises a ValueError for an address that cannot be used: the base URL, that of a
-    # proxy, or that of a redirection.
-    is_address_wrong = isinstance(error, ValueError) and not isinstance(error, InvalidHeader)
-    if is_address_wrong or isinstance(error, TooManyRedirects) or "failed: 407" in detail:
+    # proxy, or that of a redirection; and for an answer that contradicts itself about its length.
+    if isinstance(error, (ValueError, TooManyRedirects)) or "failed: 407" in detail:
         return RefusalError(f"cannot be requested: {detail}", _HINT_ADDRESSES)
     place = "proxy" if isinstance(error, ProxyError) else "server"
     return RejectionError(f"the {place} cannot be reached: {detail}")
