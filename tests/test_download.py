@@ -88,7 +88,6 @@ def test_dry_run_counts_files_and_bytes_of_all_kinds_and_touches_nothing(tmp_pat
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--types", "segm"], "invalid choice: 'segm'"),
         (["--scenes", "scene9999_00"], "has no scene scene9999_00"),
         (["--jobs", "9"], "invalid choice: 9"),
         (["--types", LABELS_MESH, "--splits", "test"], "no file of these types exists"),

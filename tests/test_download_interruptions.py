@@ -14,7 +14,6 @@ from commands import digests, find_program, run_main, start_command, succeed
 from release_server import (
     MESH,
     ROOT,
-    Cut,
     ReleaseServer,
     Reset,
     Set,
@@ -31,7 +30,7 @@ from release_server import (
 )
 
 from scannet_prep.base.progress import Progress
-from scannet_prep.errors import TransferError
+from scannet_prep.errors import DiskFullError, TransferError
 from scannet_prep.raw.lock import check_file, read_tree_lock
 from scannet_prep.stages import download
 
@@ -103,8 +102,9 @@ def test_interrupted_download_records_its_files_and_the_next_run_continues(serve
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
 
 
-def test_no_file_appears_after_an_interrupted_run_has_written_its_records(
-    server, tmp_path, monkeypatch
+@pytest.mark.parametrize("error", [KeyboardInterrupt, DiskFullError])
+def test_no_file_appears_after_a_stopped_run_and_only_an_interrupt_leaves_threads(
+    server, tmp_path, monkeypatch, error
 ):
     is_checking = threading.Event()
     is_over = threading.Event()
@@ -114,15 +114,16 @@ def test_no_file_appears_after_an_interrupted_run_has_written_its_records(
         assert is_over.wait(30)
         return check_file(*arguments)
 
-    class Interruption(Progress):
+    class End(Progress):
         def advance(self, *_):
             if is_checking.is_set():
-                raise KeyboardInterrupt
+                threading.Timer(0.3, is_over.set).start()
+                raise error
 
     monkeypatch.setattr(download.fetch, "check_file", check)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(server, tmp_path, bar=Interruption())
-    is_over.set()
+    with pytest.raises(error):
+        fetch(server, tmp_path, bar=End())
+    assert is_over.is_set() or error is KeyboardInterrupt
     for thread in threading.enumerate():
         if thread.name.startswith("download"):
             thread.join()
@@ -223,7 +224,6 @@ def test_proxy_that_cannot_be_used_ends_the_run(
         (None, "http://mirror.invalid/", "Name or service not known"),
         (None, "https://127.0.0.1:PORT/", "wrong version number"),
         (Reset(), "", "Connection reset by peer"),
-        (Cut(), "", "Remote end closed connection"),
         (Stall(), "", "the server does not answer"),
         (Set(before=b"SSH-2.0-x407\r\n"), "", "the server cannot be reached: SSH-2.0-x407"),
     ],

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -182,8 +183,8 @@ class Fetcher:
                 shown_bytes = arrived_bytes
         finally:
             self._client.is_stopped.set()
-            # An interrupted run does not wait for its requests.
-            threads.shutdown(wait=False, cancel_futures=True)
+            # The folder stays locked while threads write; an interrupt does not wait for them.
+            threads.shutdown(wait=isinstance(sys.exc_info()[1], Exception))
             self._report.received_bytes = sum(task.part.received_bytes for task in self._tasks)
 
     def fetch(self, task: _Task) -> LockEntry:
