@@ -128,12 +128,11 @@ def extract_scene(
             frame = stream[number]
             frame_names = options.name_files(scene.scene_id, split, number, position)
             for content, name in frame_names.items():
-                if content not in makers:
-                    continue
-                value = makers[content](frame)
-                if content == "depth" and not value.any():
-                    without_depth.append(number)
-                write(name, value)
+                if content in makers:
+                    value = makers[content](frame)
+                    if content == "depth" and not value.any():
+                        without_depth.append(number)
+                    write(name, value)
 
     record = FramesRecord(
         scene_id=scene.scene_id,

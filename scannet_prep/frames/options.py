@@ -336,9 +336,8 @@ class FrameOptions:
         return folder.format(scene=scene_id, scans=SPLIT_DIRS[split], split=split, part=part)
 
     def find_sources(self, split: Split) -> list[FileKind]:
-        """Return the kinds of the files that scenes of a split are extracted from."""
-        kinds = [SOURCE_KINDS.get(content, STREAM) for content in self.name_files("", split)]
-        return [*dict.fromkeys(kinds)]
+        """Return the kinds of the files that scenes of a split are extracted from, by content."""
+        return [SOURCE_KINDS.get(content, STREAM) for content in self.name_files("", split)]
 
     def select(
         self, is_tracked: NDArray[np.bool_], listed: Sequence[int] | None = None
