@@ -62,8 +62,6 @@ FrameList: TypeAlias = Mapping[str, Sequence[int]]
 
 # No stream has a frame of ten digits.
 _LISTED = re.compile(r"\S+(\s+[0-9]{1,9})+")
-# The options that select frames.
-_NUMBERS = {"every", "first", "at_most"}
 _STREAMS_NAME = ".scannet-prep-streams"
 _ALL_SCENES = Selection()
 _HINT_FOLDER = "choose a new folder with -o"
@@ -135,7 +133,7 @@ def plan(
     listed: FrameList = {}
     digest = ""
     if list_path:
-        if selection.scene_ids is not None or options.keys() & _NUMBERS:
+        if selection.scene_ids is not None or options.keys() & {"every", "first", "at_most"}:
             problem = "--frames names scenes and frames"
             raise UsageError(problem, "leave out --scenes and --first, or --frames")
         listed = _read_frame_list(list_path)
@@ -185,7 +183,7 @@ def plan(
         notes.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
     return RunPlan(
         stage=_FETCHING if base_url else _STAGE,
-        source=hide_secrets(base_url) if base_url else raw_dir,
+        source=hide_secrets(base_url) or raw_dir,
         out_dir=out_dir,
         about=chosen.text,
         context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed, base_url),
@@ -249,7 +247,8 @@ def _choose_options(
         UsageError: A scene of the folder has other options.
     """
     first = next(iter(before.scenes.values()), None)
-    if first:
+    # Another layout has its own default options.
+    if first and options.get("layout", first.options.layout) == first.options.layout:
         chosen = replace(first.options, **options)
     else:
         # An unknown layout is refused with the other options.
