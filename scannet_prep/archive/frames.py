@@ -49,7 +49,7 @@ _SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
 _HAS_CHECKSUMS = 0b1000_0000
 _ROW_BYTES = 12
 HINT_DAMAGED = (
-    "copy the archive again, or pack it again; "
+    "copy the archive again, or pack it again, unless it was replaced meanwhile; "
     "scannet-prep unpack - < ARCHIVE recovers what comes before the damage"
 )
 
@@ -82,9 +82,7 @@ class FileSource:
         self._path = expand_home(path)
         self.name = str(self._path)
         with open_file(self._path, sys.maxsize) as file:
-            status = os.fstat(file.fileno())
-            self.size_bytes = status.st_size
-            self._time_ns = status.st_mtime_ns
+            self.size_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, self.size_bytes - _END_BYTES))
             self.end = file.read()
 
@@ -93,13 +91,8 @@ class FileSource:
 
         Raises:
             FileError: It cannot be read.
-            ArchiveError: It was replaced or changed since it was opened.
         """
         with open_file(self._path, sys.maxsize) as file:
-            status = os.fstat(file.fileno())
-            if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self._time_ns):
-                problem = "was replaced or changed since it was opened"
-                raise ArchiveError(self.name, problem, "open it again")
             file.seek(offset)
             return file.read(size)
 
@@ -195,7 +188,7 @@ class SeekableFrames:
 
         Raises:
             ContentError: It is damaged, belongs to another archive, or has more than 1 GiB.
-            FileError: The archive cannot be read, or was replaced since it was opened.
+            FileError: The archive cannot be read.
             TransferError: The server does not send it.
         """
         row = self._rows[number].tolist()
