@@ -40,7 +40,7 @@ from scannet_prep.archive.frames import (
 )
 from scannet_prep.archive.writing import compress, encode_members
 from scannet_prep.base.json import encode_json
-from scannet_prep.errors import ArchiveError
+from scannet_prep.errors import ArchiveError, FileError
 from scannet_prep.source.place import open_place
 
 
@@ -148,7 +148,7 @@ def read_intact(way, data):
     damaged = 0
     try:
         archive = Archive(way(data))
-    except ArchiveError:
+    except FileError:
         return {}, None
     files = dict(archive.others)
     for scene in archive.index.scenes:
@@ -250,7 +250,7 @@ FORGERIES = {
         join_frames([compress(encode_members({TXT: b""}), 1)[:-4]], INDEX),
         "cannot be decompressed",
     ),
-    "older version": (forge({TXT: b""}, version=1), "this version .*version.*\n.*pack it again"),
+    "older version": (forge({TXT: b""}, version=1), "this version: .*version.*\n.*pack it again"),
     "no index": (join_frames([compress(b"", 1)] * 3, b"{}"), "kind"),
     "too few frames": (join_frames([], INDEX), "lists other frames|tar headers"),
     "too many frames": (join_frames([compress(b"", 1)] * 2, INDEX), "lists other frames"),

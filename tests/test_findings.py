@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.json import parse_json, to_plain
+from scannet_prep.base.json import to_plain
 from scannet_prep.errors import FileError, UsageError
 
 SCENE = "scene0000_00"
@@ -28,7 +28,7 @@ def test_finding_has_the_same_keys_in_every_json():
         "error": "",
     }
     data = json.dumps(plain["findings"][0]).encode()
-    assert parse_json(data, msgspec.json.Decoder(Finding)) == FINDING
+    assert msgspec.json.decode(data, type=Finding) == FINDING
 
 
 @pytest.mark.parametrize(

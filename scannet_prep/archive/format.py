@@ -28,7 +28,7 @@ from scannet_prep.archive.frames import (
     iter_members,
     open_source,
 )
-from scannet_prep.base.json import Count, parse_json
+from scannet_prep.base.json import Count, parse_record
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ArchiveError, ContentError
 from scannet_prep.processed.scene import SceneIdText
@@ -122,7 +122,8 @@ class Archive:
         others: The files of no scene, by name.
 
     Raises:
-        ArchiveError: Its first frame is damaged, or that of another version.
+        ArchiveError: Its first frame is damaged.
+        FileError: It is that of another version.
         TransferError: The server does not send it.
     """
 
@@ -134,7 +135,8 @@ class Archive:
         self._end = 1
         with self._naming_damage():
             self.others = {name: bytes(data) for name, data in iter_members(frames.read(0))}
-            self.index = parse_json(self.others.pop(INDEX_NAME, b""), _DECODER)
+            index = self.others.pop(INDEX_NAME, b"")
+            self.index = parse_record(index, self.name, _DECODER, HINT_DAMAGED)
             for name in self.others:
                 self._check_owner(name, "")
             for scene in self.index.scenes:

@@ -12,10 +12,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from scannet_prep.errors import ContentError, FileError
+from scannet_prep.errors import FileError
 
 Value = TypeVar("Value")
-Data: TypeAlias = bytes | bytearray | memoryview | str
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 """A number of things or bytes."""
@@ -24,20 +23,8 @@ Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 """A CRC-32 as eight hexadecimal digits."""
 
 
-def parse_json(data: Data, decoder: msgspec.json.Decoder[Value]) -> Value:
-    """Parse a value from JSON.
-
-    Raises:
-        ContentError: The data is not JSON, or a value has another type; the message names it.
-    """
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ContentError(str(error)) from None
-
-
 def parse_record(
-    data: Data, path: Path | str, decoder: msgspec.json.Decoder[Value], hint: str
+    data: bytes | str, path: Path | str, decoder: msgspec.json.Decoder[Value], hint: str
 ) -> Value:
     """Parse JSON that this program has written.
 
@@ -48,11 +35,12 @@ def parse_record(
         hint: What to do if it is damaged.
 
     Raises:
-        FileError: It is damaged, or was written by another program or version.
+        FileError: It is damaged, or was written by another program or version; the message names
+            the value.
     """
     try:
-        return parse_json(data, decoder)
-    except ContentError as error:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         problem = f"is damaged, or not a file of this version: {error}"
         raise FileError(path, problem, hint) from None
 
