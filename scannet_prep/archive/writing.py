@@ -34,7 +34,7 @@ from scannet_prep.errors import FileError, OutputError
 _HINT_PLACE = "move it to scans/SCENE/ or scans_test/SCENE/; its name has at most 100 letters"
 _HINT_CHANGED = "run the command again that made it, then pack again"
 _MAX_HELD_BYTES = 160 << 20
-# The index takes less than the rest of the first frame.
+# The index and the headers of files take less than the rest of a frame.
 _MAX_GROUP_BYTES = MAX_FRAME_BYTES - (1 << 26)
 # zstd's own level 0 is another name of its default level.
 _STORING_LEVEL = -(1 << 17)
@@ -63,15 +63,13 @@ class FileGroup:
         Raises:
             FileError: A file does not exist, or they are too large for one frame.
         """
+        if self.fingerprint is not None:
+            return self.fingerprint.size_bytes
         total_bytes = 0
-        for count, path in enumerate(self.paths.values(), start=1):
-            if self.fingerprint is None:
-                with open_file(path, MAX_FRAME_BYTES) as file:
-                    total_bytes += os.fstat(file.fileno()).st_size
-            else:
-                total_bytes += self.fingerprint.size_bytes
-            header_bytes = 2 * BLOCK_BYTES * count  # with padding, at most
-            if total_bytes + header_bytes > _MAX_GROUP_BYTES:
+        for path in self.paths.values():
+            with open_file(path, MAX_FRAME_BYTES) as file:
+                total_bytes += os.fstat(file.fileno()).st_size
+            if total_bytes > _MAX_GROUP_BYTES:
                 problem = f"and the files before it have {total_bytes:,} bytes"
                 raise FileError(path, f"{problem}, expected at most {_MAX_GROUP_BYTES:,}")
         return total_bytes
