@@ -140,7 +140,7 @@ def by_index(data):
 
 
 def as_pipe(data):
-    return PipedFrames(io.BytesIO(data), "a pipe")
+    return PipedFrames(io.BytesIO(data))
 
 
 def read_intact(way, data):

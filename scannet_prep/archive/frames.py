@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +80,7 @@ class FileSource:
     def __init__(self, path: str | Path) -> None:
         self._path = expand_home(path)
         self.name = str(self._path)
-        with open_file(self._path, sys.maxsize) as file:
+        with open_file(self._path) as file:
             self.size_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, self.size_bytes - _END_BYTES))
             self.end = file.read()
@@ -92,7 +91,7 @@ class FileSource:
         Raises:
             FileError: It cannot be read.
         """
-        with open_file(self._path, sys.maxsize) as file:
+        with open_file(self._path) as file:
             file.seek(offset)
             return file.read(size)
 
@@ -230,21 +229,20 @@ def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:
 
 
 class PipedFrames:
-    """The frames of an archive that is read once and in order, as from a pipe.
+    """The frames of an archive that is read once and in order, from a pipe.
 
     Args:
         file: The archive.
-        name: Its name, for messages.
 
     Attributes:
-        name: As given.
+        name: The name of a pipe, for messages.
         count: None, since their number is not known.
     """
 
+    name = "standard input"
     count = None
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self.name = name
+    def __init__(self, file: IO[bytes]) -> None:
         self._frames = enumerate(_iter_frames(file))
 
     def read(self, number: int) -> memoryview:

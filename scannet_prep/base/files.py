@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -92,12 +93,12 @@ class Fingerprint:
 
 
 @contextmanager
-def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
+def open_file(path: Path, max_bytes: int = sys.maxsize) -> Iterator[FileIO]:
     """Open a regular file for reading; FIFOs and devices are refused without waiting for them.
 
     Args:
         path: The file.
-        max_bytes: Largest size that the file may have.
+        max_bytes: Largest size that the file may have; any size by default.
 
     Raises:
         MissingFileError: There is no such file.

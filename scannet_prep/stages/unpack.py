@@ -104,7 +104,7 @@ def run(
     pipe = None
     if isinstance(place, io.BufferedReader):
         pipe = place
-        archive = Archive(PipedFrames(pipe, "standard input"))
+        archive = Archive(PipedFrames(pipe))
     else:
         archive = open_archive(place)
     kind = archive.index.kind
