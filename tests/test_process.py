@@ -152,7 +152,7 @@ def test_other_label_map_is_refused_until_all_scenes_are_made_again(raw_dir, ali
 
     assert (refused.status, strict.status) == (2, 1)
     assert f"was made with another label map than {path}" in refused.stderr
-    problem = f"{path}: differs from the label map of the release in 1 raw categories: floor"
+    problem = f"{path}: differs from the label map of the release: floor"
     assert f"error: {problem}" in strict.stderr
     assert f"note: {problem}" in forced.stderr
     assert forced.json["made"] == [*SCENES]

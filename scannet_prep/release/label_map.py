@@ -112,8 +112,7 @@ def describe_differences(label_map: LabelMap) -> str:
     differing = [name for name, ids in release_rows.items() if label_map.rows.get(name) != ids]
     if not differing:
         return ""
-    count = f"{len(differing):,} raw categories"
-    return f"differs from the label map of the release in {count}: {list_some(differing)}"
+    return f"differs from the label map of the release: {list_some(differing)}"
 
 
 def _parse_rows(text: str) -> dict[str, RawIds]:
