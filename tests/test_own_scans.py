@@ -153,7 +153,7 @@ def test_what_cannot_be_used_fails_by_name_with_a_fitting_hint_without_stopping_
     assert named.json["made"] == ["hall"]
 
 
-BIG = 60 * np.array(tiny.POSITIONS)
+BIG = 180 * np.array(tiny.POSITIONS)
 RGB = "red green blue"
 UNUSED = "unused_properties: the mesh has "
 # A mesh, the names of its colours, and the notes.
@@ -179,8 +179,7 @@ OWN_MESHES = [
         RGB,
         [f"{UNUSED}TextureFile room.png, s, nx, flags, element camera"],
     ),
-    (Ply(positions=3 * BIG), RGB, ["large_mesh: the mesh is 180 m long"]),
-    (Ply(positions=BIG / 60 * 100), RGB, []),
+    (Ply(positions=BIG), RGB, ["large_mesh: the mesh is 180 m long"]),
 ]
 
 

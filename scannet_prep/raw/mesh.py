@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -159,8 +158,7 @@ def _read_ply(
         stream = io.TextIOWrapper(stream, "ascii", "replace")
     lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
     # If numbers do not fit their type, plyfile continues; they are checked later.
-    with stream, np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with stream, np.errstate(all="ignore"):
         try:
             ply = plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
         except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
