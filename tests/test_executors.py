@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import pytest
 from commands import (
     PAGES,
     PYTHON,
+    WorkersHere,
     digests,
     run_main,
     run_words,
@@ -20,6 +22,8 @@ from commands import (
 from scannet_prep import official_scenes
 from scannet_prep.base import workers
 from scannet_prep.base.progress import Progress
+from scannet_prep.errors import OutputError
+from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import export, process
 from scannet_prep.synthetic import write_release
@@ -115,6 +119,16 @@ def test_task_that_outlives_its_run_changes_nothing(raw, expected, tmp_path):
     assert times == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")}
     process.run(process.plan(raw, tmp_path, ProcessOptions()))
     assert digests(tmp_path) == digests(expected)
+
+
+def test_scene_whose_file_cannot_be_put_in_place_is_unfinished(raw, tmp_path):
+    # All scenes are made before the first is put in place.
+    lose = After(1, lambda: shutil.rmtree(tmp_path / "train"))
+    with pytest.raises(OutputError, match="No such file"):
+        process.run(process.plan(raw, tmp_path), executor=WorkersHere(1), progress=lose)
+
+    manifest = read_manifest(tmp_path)
+    assert (len(manifest.scenes), len(manifest.unfinished)) == (1, 5)
 
 
 @pytest.mark.extra("distributed")

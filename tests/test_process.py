@@ -12,10 +12,9 @@ from scannet_prep import ScanNet, read_processed
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, OutputError, UsageError
-from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
+from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import read_label_map
 from scannet_prep.stages import process as stage
 from scannet_prep.synthetic import write_label_map, write_release
@@ -338,16 +337,6 @@ def test_doubts_about_labels_are_warnings_or_errors_of_a_strict_run(raw_dir, out
         (failure,) = outcome.json["failures"]
         assert failure["scene_id"] == TRAIN
         assert "raw category 'trashcan'" in failure["message"]
-
-
-def test_oddity_lists_its_scenes_in_order_whichever_was_finished_first():
-    warnings = (SceneWarning(WarningKind.NO_INFO),)
-    entry = SceneEntry("test", 1, 1, "0" * 8, 1, {0: 1}, {0: 1}, warnings)
-    manifest = Manifest(ProcessOptions(), scenes={"b": entry, "a": entry})
-
-    [(_, scene_ids)] = manifest.summarize_warnings()
-
-    assert scene_ids == ["a", "b"]
 
 
 def test_dry_run_shows_the_selected_scenes_whose_files_are_there(raw_dir, tmp_path):

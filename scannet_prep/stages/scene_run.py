@@ -267,16 +267,17 @@ class _RunState:
     def settle(self, task: Any, outcome: Any) -> None:  # noqa: ANN401 - of any stage
         """Give the files of a scene their final names, or note its failure."""
         name = task.scene_id
-        self._unfinished.discard(name)
         if isinstance(outcome, Finding):
             self._failures[name] = outcome
             self.new_failures.append(outcome)
         else:
-            temporary_paths, self._scenes[name] = outcome
+            temporary_paths, entry = outcome
             for path, temporary_path in temporary_paths.items():
                 _put_in_place(temporary_path, path)
+            self._scenes[name] = entry
             self._failures.pop(name, None)
             self.made.append(name)
+        self._unfinished.discard(name)
         for path in self._plan.stage.find_outdated(task, outcome):
             # What the manifest does not list does not count. A named pipe must not be opened.
             with suppress(OSError):
