@@ -256,17 +256,6 @@ def is_running(pid):
         return False
 
 
-def wait_until_gone(session_id):
-    """Wait until no process of a session is left: the command, its workers, their fork server."""
-    deadline = time.monotonic() + 20
-    running = True
-    while running:
-        assert time.monotonic() < deadline, f"still running: {running}"
-        time.sleep(0.02)
-        outcome = run_words("ps", "-s", session_id, "-o", "stat=,pid=,args=")
-        running = [line for line in outcome.stdout.splitlines() if line[0] != "Z"]
-
-
 def count_descriptors():
     """Count the open file descriptors of this process.
 

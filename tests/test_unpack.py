@@ -218,7 +218,7 @@ def test_run_that_waits_for_a_scene_can_be_ended(packed_dir, tmp_path):
         while not (tmp_path / "manifest.json").exists():
             time.sleep(0.1)
         process.terminate()
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
 
 
 def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):
