@@ -164,6 +164,7 @@ def read_sens(out_dir):
     sizes = [int(*info[f"color{side}"]) for side in ("Width", "Height")]
     assert (sizes, info["frames.size"]) == ([*COLOR_SIZE], [str(COUNT)])
     assert (info["sensorName"], info["depthShift"], len(lines)) == (["StructSen"], ["1000"], 12)
+    assert (folder / "frame-000000.depth.pgm").read_bytes().startswith(b"P5\n# ")
     matrices = [info[f"calibration{name}Intrinsic"] for name in ("Color", "Depth")]
     intrinsics = [np.array([*map(float, matrix)]).reshape(4, 4) for matrix in matrices]
     names = [f"frame-{{:06}}.{name}" for name in ("color.jpg", "depth.pgm", "pose.txt")]

@@ -61,10 +61,11 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
 
 
 def encode_pgm(image: GrayImage) -> bytes:
-    """Encode uint16 (H, W) as a binary PGM, whose numbers have the high byte first."""
+    """Encode millimetres, uint16 (H, W), as a binary PGM, which has the high byte first."""
     height, width = image.shape
-    header = b"P5\n%d %d\n65535\n" % (width, height)
-    return header + image.astype(">u2").tobytes()
+    # With the comment of SensReader.
+    header = b"P5\n# data values are 16-bit each; depth shift is 1000\n%d %d\n65535\n"
+    return header % (width, height) + image.astype(">u2").tobytes()
 
 
 def encode_jpeg(image: NDArray[np.uint8]) -> bytes:
