@@ -101,7 +101,6 @@ def test_classes_counts_vertices_scenes_and_instances(root, scenes, tmp_path):
                 assert row.scenes == np.count_nonzero(by_scene)
                 assert row.instances == instances
     assert len(tables.classes(root / "processed")) == 20
-    assert len(tables.classes(root / "processed", "ScanNet200")) == 200
     # Only a test scene.
     write_processed(tmp_path, [scenes[IDS[2]]])
     assert tables.classes(tmp_path).scenes.dtype == int

@@ -132,8 +132,9 @@ def _make_ids_distinct(arrays: Sequence[Columns]) -> list[Columns]:
     result = []
     start = 0
     for array in arrays:
-        shifted = array.copy()
-        shifted[array >= 0] += start
+        # Small integers, such as those of the files, would overflow.
+        shifted = array.astype(np.result_type(array, np.int32))
+        shifted[shifted >= 0] += start
         result.append(shifted)
-        start += int(array.max(initial=-1)) + 1
+        start = int(shifted.max(initial=start - 1)) + 1
     return result

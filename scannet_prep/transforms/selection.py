@@ -179,10 +179,9 @@ class GridSample(Selecting):
         order, starts = sort_cells(numbers, bits, generator)
 
         annotated = draft.find_annotated()
+        representatives = _represent_cells(order, starts, annotated)
         is_chosen = np.zeros(draft.count, np.bool_)
-        # The representatives are computed again below, not stored: `select` reuses their memory,
-        # and takes a fifth longer if it has to allocate.
-        is_chosen[_represent_cells(order, starts, annotated)] = True
+        is_chosen[representatives] = True
         if annotated is not None:
             is_chosen |= annotated
         draft.add("grid", cells)
@@ -193,9 +192,8 @@ class GridSample(Selecting):
             # of vertices of each cell, (cells,), in the order of the cells, like `order`.
             new_indices = np.cumsum(is_chosen) - 1
             counts = np.diff(starts, append=len(order))
-            inverse = np.empty(len(order), np.int64)
-            representatives = new_indices[_represent_cells(order, starts, annotated)]
-            inverse[order] = np.repeat(representatives, counts)
+            inverse = np.empty_like(order)
+            inverse[order] = np.repeat(new_indices[representatives], counts)
             # All annotated vertices were kept, so each represents itself.
             if annotated is not None:
                 inverse[annotated] = new_indices[annotated]
