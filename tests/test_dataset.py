@@ -112,7 +112,7 @@ def test_scenes_are_found_by_index_and_id(stored):
         ({"keys": ["label"]}, "'label' is not an array of a sample, expected some of points, nor"),
         ({"split": ["train", "all"]}, "'all' is not a split"),
         ({"scenes": []}, "no scene was chosen"),
-        ({"scenes": [True, False]}, "found True, expected the index or the id"),
+        ({"scenes": np.ones(8, bool)}, "found True, expected the index or the id"),
         ({"labels": "20"}, "expected ScanNet20 or ScanNet200"),
         ({"ignore_index": 19}, "ignore_index is 19, expected .* not a train id of ScanNet200"),
         ({"ignore_index": 1.5}, "ignore_index is 1.5, expected a whole number"),

@@ -336,7 +336,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 or "choose the split of the scene, or process it; scannet-prep info lists those "
                 "that failed, with the reasons",
             )
-        if isinstance(key, bool):
+        if np.asarray(key).dtype == bool:
             raise UsageError(
                 f"{self.path}: found {key}, expected the index or the id of a scene",
                 "for a mask, pass the indices: numpy.flatnonzero(mask)",
