@@ -273,7 +273,7 @@ def test_evaluate_and_view_name_the_numbering_of_instances_without_wall_and_floo
     assert f"error: {tmp_path / 'pred'}: " in outcome.stderr
     assert f"but 100.0% as {name}\nhint: the ids are probably {name}: " in outcome.stderr
     forced = succeed("evaluate", tmp_path / "pred", *options, "--force")
-    assert "warning: read as ScanNet20 train ids, the mean IoU of classes is 0.0%" in forced.stderr
+    assert "warning: read as ScanNet20 train ids, the accuracy is 0.0%" in forced.stderr
     # Masks alone are perfect in either numbering.
     agnostic = run_main("evaluate", tmp_path / "pred", *options, "--class-agnostic", "--json")
     assert agnostic.json["scores"]["means"]["all"]["ap"] == 1

@@ -25,10 +25,10 @@ from scannet_prep.predictions.numberings import UNLABELED_IDS, Numbering, list_n
 from scannet_prep.predictions.reader import Predictions
 from scannet_prep.processed.scene import ProcessedScene
 
-# Another numbering agrees far better with the ground truth if it raises both the mean IoU of the
-# classes and the accuracy by more than this. Fewer classes alone can raise the mean.
+# Another numbering agrees far better with the ground truth if the accuracy is higher, and above
+# chance by more than this; in another label set, whose classes may be fewer, by twice as much.
 _MIN_GAIN = 0.05
-# And so many classes must agree: predicting a single class everywhere may agree by chance.
+# And so many classes must agree.
 _MIN_CLASSES = 2
 # One of so many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
@@ -170,31 +170,41 @@ class IdCounts:
         Returns:
             The numbering; the declared one if no other one is clearly better.
         """
-        [(found, accuracy)] = [
+        [(found, found_above)] = [
             _measure(scores) for numbering, scores in self._readings if numbering == self._declared
         ]
         best = self._declared
         agreement = found
-        highest = (accuracy + _MIN_GAIN, True)
+        highest = (0.0, True)
         for numbering, scores in self._readings:
-            iou, accuracy = _measure(scores)
+            accuracy, above = _measure(scores)
+            gain = above - max(0, found_above)
+            if numbering.label_set != self._declared.label_set:
+                gain /= 2
             # Of two that agree equally well, the one in which a network predicts all ids counts.
-            rank = (accuracy, ids <= numbering.predicted | UNLABELED_IDS)
+            rank = (above, ids <= numbering.predicted | UNLABELED_IDS)
             hits = np.count_nonzero(scores.confusion.diagonal())
-            if rank > highest and iou > found + _MIN_GAIN and hits >= _MIN_CLASSES:
+            is_better = gain > _MIN_GAIN and accuracy > found and hits >= _MIN_CLASSES
+            if is_better and rank > highest:
                 best = numbering
-                agreement = iou
+                agreement = accuracy
                 highest = rank
         if best != self._declared:
             problems.append(
-                f"read as {self._declared.name}, the mean IoU of classes is {found:.1%}, "
+                f"read as {self._declared.name}, the accuracy is {found:.1%}, "
                 f"but {agreement:.1%} as {best.name}"
             )
         return best
 
 
 def _measure(scores: SemanticScores) -> tuple[float, float]:
-    """Compute the mean IoU of the classes in the ground truth, and the accuracy; 0 without any."""
-    result = scores.result()
-    iou = result.means["all"]["over_ground_truth"]
-    return iou or 0.0, result.totals["accuracy"] or 0.0
+    """Compute the accuracy, and how far it is above chance; 0 and 0 without ground truth.
+
+    Chance is the accuracy of a guess with the same shares of classes. A network that knows nothing
+    is not above it in any numbering, also if it predicts a single class.
+    """
+    shares = scores.confusion / max(1, scores.confusion.sum())
+    predicted = shares.sum(axis=0)
+    chance = shares.sum(axis=1) @ predicted[:-1]
+    accuracy = shares.trace()
+    return accuracy, accuracy - chance
