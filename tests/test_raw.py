@@ -266,7 +266,7 @@ PLACES = {
     f"train/scene0191_00{SEGMENTS.suffix}": ("scene0191_00", "train"),
     "val/scene0568_00_vh_clean_2.ply": ("scene0568_00", "val"),
     "val/hall-2_vh_clean_2.ply": ("hall-2", "val"),
-    "v2/scans/scene0002_00/scene0002_00.sens": ("scene0002_00", "train"),
+    "v2/scans/train/scene0002_00/scene0002_00.sens": ("scene0002_00", "train"),
     "dataset/scannetv2/test/scene0708_00_vh_clean_2.ply": ("scene0708_00", "test"),
     "scene0015_00_vh_clean.aggregation.json": ("scene0015_00", "val"),
     "mine/attic/attic_vh_clean_2.ply": ("attic", None),

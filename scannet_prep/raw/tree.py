@@ -302,7 +302,7 @@ def _iter_unused(
             is_error = any(name.lower().endswith(_SCENE_ENDINGS) for name in names)
         elif not names:
             continue
-        if names or folder.parent.name in _SCENE_DIRS:
+        if names or (folder.parent.name in _SCENE_DIRS and folder.name not in _PLACES):
             yield Finding(
                 message=f"{_NOT_USED}: {list_some(names) or 'all files'}",
                 subject=str(folder),
