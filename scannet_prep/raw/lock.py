@@ -27,8 +27,6 @@ _HEADER = (
 )
 _LINE = re.compile(r"([0-9a-f]{64})  (\d{1,15})  (\S.*)")
 _BLOCK_BYTES = 1 << 20
-# No file of the release is larger.
-_MAX_FILE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ def digest_file(path: Path) -> LockEntry:
         FileError: It cannot be read.
     """
     digest = hashlib.sha256()
-    with open_file(path, _MAX_FILE_BYTES) as file:
+    with open_file(path) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
         return LockEntry(digest.hexdigest(), file.tell())
