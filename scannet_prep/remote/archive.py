@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 _SERVERS = ("https://", "http://")
 _PAUSES_S = (0.2, 1.0, 5.0, 20.0, 60.0)
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 20.0
 _HINT_STORE = (
     "check the address and your credentials; s3://, gs:// and hf:// need the extra [remote], and "
     "s3fs, gcsfs or huggingface_hub"
