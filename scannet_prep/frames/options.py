@@ -28,7 +28,6 @@ STREAM = KINDS[".sens"]
 SOURCE_KINDS = {
     "labels": KINDS["_2d-label-filt.zip"],
     "instances": KINDS["_2d-instance-filt.zip"],
-    "colmap_points": MESH,
     "points": MESH,
     "vertices": MESH,
     "correspondences": MESH,
