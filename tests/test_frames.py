@@ -97,30 +97,30 @@ def save_text(matrix):
 
 def test_frames_without_depth_and_streams_without_usable_frames_are_named(raw_dir, out_dir):
     frames = [
-        (pose, jpeg, depth * (number not in (1, 5)))
+        (pose, jpeg, depth * (number not in (0, 6)))
         for number, (pose, jpeg, depth) in enumerate(make_frames(COUNT, LOST))
     ]
     raw_file(raw_dir, SENS).write_bytes(encode_stream(frames))
     data = raw_file(raw_dir, SENS, VAL).read_bytes()
     png = data.replace(struct.pack("<2i", 2, 1), struct.pack("<2i", 1, 1), 1)
     raw_file(raw_dir, SENS, VAL).write_bytes(png)
-    raw_file(raw_dir, SENS, TEST).write_bytes(encode_stream(make_frames(1, (0,))))
+    raw_file(raw_dir, SENS, TEST).write_bytes(encode_stream(make_frames(2, (0,))))
 
-    dry = extract(raw_dir, out_dir, "--every", "1", "--dry-run")
-    outcome = extract(raw_dir, out_dir, "--every", "1")
+    dry = extract(raw_dir, out_dir, "--every", "2", "--dry-run")
+    outcome = extract(raw_dir, out_dir, "--every", "2")
 
     assert dry.status == 3
     assert [failure["scene_id"] for failure in dry.json["failures"]] == [VAL, TEST]
     assert dry.json["to_make"] == {"not made yet": [TRAIN]}
-    assert dry.json["notes"][0]["message"].startswith("5 frames; without tracking: 2, ")
+    assert dry.json["notes"][0]["message"].startswith("2 frames; without tracking: 2, ")
     assert (outcome.status, outcome.json["made"]) == (3, [TRAIN])
     messages = [note["message"] for note in outcome.json["notes"]]
     assert messages[-1] == "frames without any depth: 2, listed in frames.json"
-    assert FrameFolder(out_dir)[TRAIN].record.without_depth == (1, 5)
+    assert FrameFolder(out_dir)[TRAIN].record.without_depth == (0, 6)
     failure, lost = outcome.json["failures"]
     assert "color compression 1" in failure["message"]
     assert "another recorder" in failure["hint"]
-    assert lost["message"] == "has no frames to extract; without tracking: 1 of 1"
+    assert lost["message"] == "has no frame to extract; without tracking: 1 of 1"
 
 
 def test_everything_equals_what_the_streams_hold(streams_dir, out_dir):

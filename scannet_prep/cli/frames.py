@@ -135,7 +135,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         dest="keeps_lost",
         action=argparse.BooleanOptionalAction,
         help="write frames without tracking, too, as the official reader does; "
-        "their poses contain -inf",
+        "their poses are -inf",
     )
     shared.add_selection_arguments(parser)
     group = add_run_arguments(parser)

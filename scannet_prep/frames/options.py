@@ -369,7 +369,7 @@ class FrameOptions:
         searched = kept if self.keeps_lost else chosen
         lost = [number for number in searched if not is_tracked[number]]
         if not kept:
-            problem = f"has no frames to extract; without tracking: {len(lost):,} of {count:,}"
+            problem = f"has no frame to extract; without tracking: {len(lost):,} of {len(chosen):,}"
             raise UsageError(problem)
         return tuple(kept), tuple(lost)
 
