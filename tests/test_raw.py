@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from commands import limited_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import Ply
@@ -114,6 +115,15 @@ def test_threads_that_read_meshes_leave_the_filters_of_warnings_as_they_are():
 
     np.testing.assert_array_equal(mesh.positions, ply.positions)
     assert warnings.filters == filters
+
+
+def test_memory_that_runs_out_while_a_mesh_is_read_is_not_taken_for_damage():
+    properties = tuple(("double", f"p{number}") for number in range(2_000))
+    # 640 MB, which plyfile reserves before it reads.
+    ply = Ply(format="ascii", extra_before=properties, counts={"vertex": 40_000})
+
+    with limited_memory(2**24), pytest.raises(MemoryError):
+        tiny.read_raw(MESH, ply.encode())
 
 
 NO_SEGMENT_IDS = [

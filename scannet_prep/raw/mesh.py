@@ -39,7 +39,7 @@ _COUNT = re.compile(rb"^element\s+\S+\s+(\d{1,18})", re.MULTILINE)
 _IS_TEXT = re.compile(rb"[\r\n]\s*format\s+ascii")
 _NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 # The errors of plyfile for damaged files, beside its own.
-_PLY_ERRORS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+_PLY_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
 # The names that programs give to the list of the vertices of a face, and to colours.
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 _COLORS = ("red", "green", "blue")
