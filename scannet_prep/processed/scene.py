@@ -43,7 +43,7 @@ _LAYOUTS = {
     "segments": ("<u2 <u4", "V"),
     "axis_alignment": ("<f8", "44"),
 }
-OPTIONAL_ARRAYS = {"segments", "faces"}
+_OPTIONAL_ARRAYS = {"segments", "faces"}
 # Fields of `ProcessedScene` that have other names than their arrays in the file, by array. `labels`
 # in the file are train ids + 1, but `ProcessedScene.labels` returns train ids.
 _FIELDS = {"labels": "stored_labels"}
@@ -295,7 +295,7 @@ def _parse(reader: NpzReader, decoder: msgspec.json.Decoder[Value]) -> Value:
 
 def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:
     """Describe an array that is missing, unknown, or of the wrong type or shape; empty if none."""
-    wrong_keys = (arrays.keys() ^ _LAYOUTS.keys()) - OPTIONAL_ARRAYS
+    wrong_keys = (arrays.keys() ^ _LAYOUTS.keys()) - _OPTIONAL_ARRAYS
     if wrong_keys:
         found = ", ".join(arrays)
         expected = ", ".join(_LAYOUTS)

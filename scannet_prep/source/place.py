@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, expand_home, open_file
 from scannet_prep.base.findings import Finding
@@ -34,7 +33,6 @@ from scannet_prep.processed.manifest import (
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
 from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
-    OPTIONAL_ARRAYS,
     ProcessedScene,
     parse_head,
     parse_processed,
@@ -211,15 +209,6 @@ class ProcessedScenes(Place):
                 another folder.
             TransferError: A server does not send it.
         """
-
-    def read_arrays(self, scene_id: str, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
-        """Read some arrays of a scene, without those that it does not need to have, and lacks.
-
-        Errors are those of `open_arrays`.
-        """
-        arrays = self.open_arrays(scene_id)
-        lacking = OPTIONAL_ARRAYS.difference(arrays.keys)
-        return {key: arrays.read(key) for key in keys if key not in lacking}
 
     def read(self, scene_id: str) -> ProcessedScene:
         """Read a scene; errors are those of `open_arrays`."""

@@ -351,15 +351,15 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         stored_keys = {key: key for key in self._keys}
         if "labels" in stored_keys:
             stored_keys["labels"] = self.label_set.raw_ids_key
-        arrays = self._place.read_arrays(scene_id, stored_keys.values())
+        arrays = self._place.open_arrays(scene_id)
         sample = Sample()
         sample.is_aligned = self.is_aligned
         for key, stored_key in stored_keys.items():
-            if key == "segments" and key not in arrays:
+            if key == "segments" and key not in arrays.keys:
                 # As in test scenes.
                 array = np.full(self.lengths[index], -1, np.int32)
             else:
-                array = arrays[stored_key]
+                array = arrays.read(stored_key)
             if key == "labels":
                 array = self.label_set.train_ids_from_raw_ids(array, self.ignore_index)
             elif key == "normals":
