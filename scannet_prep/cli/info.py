@@ -14,7 +14,7 @@ examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes
@@ -88,9 +88,7 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
     lists = {}
     for name, value in report.facts.items():
         title = name.replace("_", " ")
-        if isinstance(value, Mapping):
-            lists[title] = [f"{key}: {entry}" for key, entry in value.items()]
-        elif isinstance(value, list):
+        if isinstance(value, list):
             lists[title] = value
         elif value:
             yield f"{title}: {value}"

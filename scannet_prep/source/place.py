@@ -219,7 +219,7 @@ class ProcessedScenes(Place):
         return {
             "program": f"scannet-prep {self.manifest.program_version}",
             "options": self.options.flags,
-            "failures": {name: str(failure) for name, failure in self.failures.items()},
+            "failures": list(self.failures.values()),
             "warnings": [
                 f"{text} (scenes: {len(scenes):,})"
                 for text, scenes in self.manifest.summarize_warnings()

@@ -83,4 +83,4 @@ class Place(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return facts about the place by name: texts, lists and mappings, for people and JSON."""
+        """Return facts about the place by name: texts and lists, for people and JSON."""
