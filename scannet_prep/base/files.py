@@ -134,12 +134,12 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
         return file.read()
 
 
-def read_text(path: Path, max_bytes: int = _MAX_BYTES, hint: str = _HINT_TEXT) -> str:
+def read_text(path: Path, max_bytes: int = _MAX_BYTES) -> str:
     """Read a text file; arguments and errors are those of `open_file` and `decode_text`."""
-    return decode_text(read_file(path, max_bytes), path, hint)
+    return decode_text(read_file(path, max_bytes), path)
 
 
-def decode_text(data: bytes, path: Path, hint: str = _HINT_TEXT) -> str:
+def decode_text(data: bytes, path: Path) -> str:
     """Decode a text file of people or of other programs.
 
     A byte order mark is dropped, and so are the words of comments, which are lines that begin with
@@ -149,7 +149,6 @@ def decode_text(data: bytes, path: Path, hint: str = _HINT_TEXT) -> str:
     Args:
         data: The content of the file.
         path: The file, for messages.
-        hint: The hint for a file that is not text.
 
     Raises:
         FileError: It is not text, or in another encoding than UTF-8.
@@ -158,7 +157,7 @@ def decode_text(data: bytes, path: Path, hint: str = _HINT_TEXT) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}"
-        raise FileError(path, problem, hint) from None
+        raise FileError(path, problem, _HINT_TEXT) from None
     text = _LINE_END.sub("\n", text)
     # Most files have no comments, and the search takes long: it stops at every line.
     return _COMMENT.sub("", text) if "#" in text else text

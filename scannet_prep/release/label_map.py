@@ -82,7 +82,7 @@ def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap
         MissingFileError: There is no such file.
         FileError: The file is not such a table, has no rows, or contradicts itself.
     """
-    text = read_text(path, max_bytes, LABEL_MAP_HINT)
+    text = read_text(path, max_bytes)
     try:
         return LabelMap(str(path), _parse_rows(text))
     except (ContentError, csv.Error) as error:
