@@ -235,7 +235,6 @@ class ProcessedFolder(ProcessedScenes):
     """
 
     kind = "processed"
-    folder: Path
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

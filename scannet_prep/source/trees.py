@@ -54,7 +54,6 @@ class RawTree(Place):
     """
 
     kind = "raw"
-    folder: Path
 
     def __init__(self, folder: Path, listing: RawListing) -> None:
         self.folder = folder
@@ -182,7 +181,6 @@ class Frames(Place):
     """
 
     kind = "frames"
-    folder: Path
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
