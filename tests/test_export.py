@@ -546,10 +546,12 @@ TOO_HIGH = "scene0000_00 has an instance 1,000, .* 1 to 999"
         ("mask3d", {".aggregation.json": HIGH}, TOO_HIGH),
         ("scanrefer", {".txt": None}, "scene0000_00 has no axis alignment"),
         ("mmdet3d", {".txt": None}, "scene0000_00 has no axis alignment"),
+        ("scanrefer", {}, "room_aligned has the name of the aligned files of room"),
     ],
 )
 def test_scene_that_a_format_cannot_represent_is_refused(tmp_path, name, files, message):
-    scene = tiny.process_tiny(tmp_path, PLY_LABELS | files, labels_from="ply")
+    scene_id = message.split()[0]
+    scene = tiny.process_tiny(tmp_path, PLY_LABELS | files, scene_id, labels_from="ply")
 
     with pytest.raises(ScanNetPrepError, match=message):
         export(name, scene, tmp_path)

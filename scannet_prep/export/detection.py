@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.export.arrays import (
     SceneFiles,
     box_classes,
@@ -46,7 +47,17 @@ def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
 
 
 def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
-    """Make six arrays, also of a test scene, whose labels and only box are zeros."""
+    """Make six arrays, also of a test scene, whose labels and only box are zeros.
+
+    Raises:
+        ScanNetPrepError: The names of the files could be those of another scene.
+    """
+    name = scene.meta.scene_id
+    if name.endswith("_aligned"):
+        raise ScanNetPrepError(
+            f"{name} has the name of the aligned files of {name.removesuffix('_aligned')}",
+            "give the scene another name, and process it again",
+        )
     columns = ("points", "colors", "normals")
     frames = {"": False, "_aligned": True}
     return _make_files(scene, frames, columns, _CLASSES, box_width=8), {}
