@@ -77,6 +77,7 @@ REFUSALS = [
     ("export faces -o made --format pointcept", 2, "processed with: --no-scannet200"),
     ("export processed -o mine --format ply", 2, "holds thesis.tex, and was not made by"),
     ("export processed -o damaged --format pointcept", 1, "is damaged, or not a file of this"),
+    ("export processed -o edited --format mmdet3d", 1, "records that are not of its format"),
     ("export raw -o new --format ply", 1, "expected processed scenes"),
     ("export processed -o new --format votenet --splits test", 2, "test scenes have no annotation"),
     ("export processed -o new --format mask3d --splits test", 2, "test scenes have no segments"),
@@ -100,6 +101,8 @@ def test_what_export_cannot_do_and_other_commands_to_an_export_are_refused(
     (tmp_path / "mine/thesis.tex").touch()
     shutil.copytree(made, tmp_path / "damaged")
     (tmp_path / "damaged/export.json").write_text('{"options": 3}')
+    edited = shutil.copytree(made, tmp_path / "edited") / "export.json"
+    edited.write_text(edited.read_text().replace("pointcept", "mmdet3d"))
     before = digests(tmp_path)
 
     for words, status, message in REFUSALS:

@@ -26,7 +26,7 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import parse_record
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import MissingFileError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.export import COMPUTED_SEGMENTS, EXPORT_NAME, FORMATS, find_function
 from scannet_prep.export.arrays import encode_file, in_frame
 from scannet_prep.processed.manifest import write_manifest
@@ -271,7 +271,11 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
 
 
 def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
-    """Write the files that concern all scenes, and remove those that are of no scene any more."""
+    """Write the files that concern all scenes, and remove those that are of no scene any more.
+
+    Raises:
+        FileError: The manifest holds records of another format.
+    """
     outdated = {name for entry in plan.before.scenes.values() for name in entry.sizes}
     records: dict[Split, dict[str, Any]] = {split: {} for split in Split}
     for scene_id, entry in sorted(manifest.scenes.items()):
@@ -281,7 +285,12 @@ def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
         with suppress(OSError):  # what the manifest does not list does not count
             (plan.out_dir / name).unlink()
     share = find_function("share", plan.context.format_name)
-    for name, data in share(records, plan.context.label_set).items():
+    try:
+        lists = share(records, plan.context.label_set)
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"has records that are not of its format: {error}"
+        raise FileError(plan.out_dir / EXPORT_NAME, problem, _HINT_DAMAGED) from None
+    for name, data in lists.items():
         write_if_changed(plan.out_dir / name, b"".join(encode_file(name, data)))
     return []
 
