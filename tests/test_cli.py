@@ -353,7 +353,7 @@ def test_closed_streams_do_not_stop_the_command(redirection, whole_dir, tmp_path
 def test_error_in_a_deleted_folder_names_what_cannot_be_written(words, raw_dir, tmp_path):
     raw_file(raw_dir, ".sens").write_bytes(make_stream())
     command = words.replace("RAW", str(raw_dir))
-    script = f"mkdir gone && cd gone && rmdir ../gone && {PYTHON} -m scannet_prep {command} -o out"
+    script = f'mkdir gone; cd gone; rmdir ../gone; "{PYTHON}" -m scannet_prep {command} -o out'
 
     outcome = run_words("sh", "-c", script, cwd=tmp_path)
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 
 import pytest
 from commands import PAGES, run_main, run_words, succeed
@@ -52,7 +53,7 @@ def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(d
     for short in again.json["commands"]:
         assert short in PAGES["README.md"].splitlines()
         command = short.replace("scannet-prep", "python -m scannet_prep")
-        command = command.replace("python", sys.executable, 1)
+        command = command.replace("python", quote(sys.executable), 1)
         assert f"\n{command}\n" in first.stdout
         outcome = succeed("sh", "-c", command, cwd=folder, env=environment, run=run_words)
         printed += outcome.stdout
@@ -62,7 +63,7 @@ def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(d
     assert "ScanNet200, val: 3 of 312 scenes" in printed
 
     activate = Path(sys.executable).with_name("activate")
-    assert (f"source {activate}" in first.stdout.splitlines()) == activate.is_file()
+    assert (f"source {quote(str(activate))}" in first.stdout.splitlines()) == activate.is_file()
     real = [line for line in first.stdout.splitlines() if line.startswith("scannet-prep ")]
     assert real[0] == "scannet-prep download --types seg --accept-terms"
     for command in real:

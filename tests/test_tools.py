@@ -265,7 +265,7 @@ def test_help_comes_before_any_set_up(tmp_path):
 
 def test_python_without_venv_is_refused_in_two_lines_that_name_the_package(tmp_path):
     python = tmp_path / "python3"
-    python.write_text(f'#!/bin/sh\ncase $2 in *ensurepip*) exit 1;; esac\nexec {PYTHON} "$@"\n')
+    python.write_text(f'#!/bin/sh\ncase $2 in *ensurepip*) exit 1;; esac\nexec "{PYTHON}" "$@"\n')
     python.chmod(0o755)
     for program in ("bash", "cat", "dirname", "ls", "mktemp", "rm", "grep"):
         (tmp_path / program).symlink_to(shutil.which(program))

@@ -202,7 +202,7 @@ def test_script_without_a_guard_starts_workers(tmp_path, way):
     (tmp_path / "script.py").write_text(SCRIPT)
     environ = os.environ | {"PYTHONPATH": f"{TESTS_DIR}:{TESTS_DIR.parent}"}
 
-    outcome = run_words("sh", "-c", f"{PYTHON} {way}", cwd=tmp_path, env=environ)
+    outcome = run_words("sh", "-c", f'"{PYTHON}" {way}', cwd=tmp_path, env=environ)
 
     assert (outcome.stdout, outcome.stderr) == ("1000\n", "")
 
