@@ -195,7 +195,7 @@ COLORS = [
     (JPEG.replace(b"ta", b"\xff\xd8"), "JPEG marker 0xd8 in the wrong place"),
     (JPEG.replace(b"\x00\x05abc", b"\x05\x05abc"), "segment of a wrong length"),
     (JPEG.replace(b"\x00\x05abc", b"\x00\x01abc"), "segment of a wrong length"),
-    (JPEG.replace(FRAME_HEADER, b""), "without pixels"),
+    (JPEG.replace(FRAME_HEADER, b""), "has 0 x 0 pixels, expected 8 x 6"),
     (JPEG[:2] + FRAME_HEADER + JPEG[-2:], "without pixels"),
     (JPEG.replace(FRAME_HEADER, FRAME_HEADER[:5] + bytes(5)), "has 0 x 0 pixels"),
 ]
