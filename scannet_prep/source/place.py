@@ -315,7 +315,8 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
 
     def open_arrays(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, which was the recorded one when it was packed."""
-        [(name, data)] = self._archive.iter_files(scene_id)
+        # A forged archive has no file.
+        name, data = next(self._archive.iter_files(scene_id), ("", b""))
         return NpzReader(bytearray(data), f"{self.name}: {name}")
 
 

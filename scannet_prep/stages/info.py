@@ -51,8 +51,9 @@ def run(path: str | Path) -> Info:
         if has_vertices:
             numbers["vertices"] = scene.vertex_count
         numbers["size_bytes"] = scene.size_bytes
-        for name in (str(scene.split or "none"), "all"):
-            totals[name].update(numbers)
+        for name in (scene.split or "none", "all"):
+            # An archive of another program may have other splits.
+            totals.setdefault(name, Counter()).update(numbers)
     return Info(
         path=place.name,
         kind=place.kind,
