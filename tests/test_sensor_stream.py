@@ -203,6 +203,7 @@ DEPTHS = [zlib.compress(bytes(95)), zlib.compress(bytes(1 << 20)), DEPTH[:-4], b
 REFUSALS = [
     (b"<html>" + bytes(500), "is not a sensor stream of version 4"),
     *((patched(MATRICES + 64 * n, "<f", NAN), "a matrix that is not finite") for n in range(4)),
+    (patched(MATRICES + 128, "<f", 0), "a focal length of the depth camera that is not positive"),
     (patched(COMPRESSIONS, "<i", 0), "color compression 0 and depth compression 1, expected 2"),
     (patched(COMPRESSIONS + 4, "<i", 2), "color compression 2 and depth compression 2, exp"),
     (patched(SIZES, "<I", 0), "color images of 0 x 24"),

@@ -416,6 +416,8 @@ def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
         extrinsic = header[f"{name}_extrinsic"]
         if not np.isfinite([intrinsic, extrinsic]).all():
             return "a matrix that is not finite"
+        if intrinsic.diagonal()[:2].min() <= 0:
+            return f"a focal length of the {name} camera that is not positive"
     # NaN is not positive.
     if not header["depth_shift"] > 0:
         return f"a depth shift of {header['depth_shift']}, expected a positive number"
