@@ -78,6 +78,7 @@ KNOBS = [
     {"last_element": "camera"},
     {"position_type": "double"},
     *({"color_type": kind} for kind in ("ushort", "int", "float", "double")),
+    {"color_type": "ushort", "colors": ((0, 0, 0),) * 6},
     *(
         {"labels": (0, 1, 40, 50, 100, 39), "label_type": label_type}
         for label_type in ("ushort", "uchar", "int", "short")

@@ -247,10 +247,10 @@ def _find_colors(
     largest = colors.max()
     are_whole = (colors == np.rint(colors)).all()
     scale = 0.0
-    # False if one of them is NaN.
+    # A whole number 1 may stand for 1 or for 255. False if one of them is NaN.
     if colors.dtype.kind == "f" and largest <= 1:
         scale = 255
-    elif 1 < largest <= 255 and are_whole:
+    elif largest != 1 and largest <= 255 and are_whole:
         scale = 1
     elif colors.dtype == np.uint16 and largest > 255:
         scale = 1 / 257
