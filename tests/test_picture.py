@@ -157,12 +157,13 @@ def viewed(whole_dir):
 
 def test_hidden_classes_are_left_out_of_every_colouring_and_of_the_legend(viewed):
     categories = viewed.colorings["scannet20"].categories
-    options = PictureOptions(size=(800, 600))
-    colors = colors_of(draw_scene(viewed, "scannet20", options)[:, 600:])
-    assert {each.color for each in categories} <= colors
+    options = PictureOptions(size=(600, 800))
+    legend = draw_scene(viewed, "scannet20", options)[:, 450:]
+    assert {each.color for each in categories} <= colors_of(legend)
+    assert colors_of(legend[:, -1:]) == {WHITE}  # no name is cut
 
     options = replace(options, hidden=tuple(each.name for each in categories))
-    assert colors_of(draw_scene(viewed, "scannet20", options)[:, 600:]) == {WHITE}
+    assert colors_of(draw_scene(viewed, "scannet20", options)[:, 450:]) == {WHITE}
     assert colors_of(draw_scene(viewed, "rgb", replace(options, has_legend=False))) == {WHITE}
 
 

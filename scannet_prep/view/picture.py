@@ -160,7 +160,7 @@ def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = 
     top = 0
     area = np.array(image.size)
     if options.has_legend:
-        top = 2 * _choose_text_size(height) * _SAMPLES
+        top = 2 * _choose_text_size(*options.size) * _SAMPLES
         width_share = _BESIDE_LEGEND if coloring.categories else 1
         area = area * (width_share, 1)
         area = area - (0, top)
@@ -294,7 +294,7 @@ def _draw_legend(
     from PIL import ImageDraw, ImageFont
 
     draw = ImageDraw.Draw(image)
-    text_size = _choose_text_size(image.height)
+    text_size = _choose_text_size(*image.size)
     font = ImageFont.load_default(text_size)
     line = round(1.4 * text_size)
 
@@ -322,6 +322,6 @@ def _draw_legend(
         write(f"and {left_out:,} more", left, top)
 
 
-def _choose_text_size(height: int) -> int:
-    """Return the size of letters in a picture, in pixels."""
-    return max(10, height // 45)
+def _choose_text_size(width: int, height: int) -> int:
+    """Return the size of letters in a picture, in pixels: names fit beside the scene."""
+    return max(10, min(height // 45, width // 60))
