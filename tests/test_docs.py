@@ -89,7 +89,6 @@ def test_commands_are_accepted_and_links_lead_to_files_and_headings(page):
 def test_commands_of_readme_work_in_the_order_shown(tmp_path):
     write_release(tmp_path / "data/ScanNet", SCENES[::2], vertices=600, frames=1)
     blocks = find_blocks("README.md", "sh")
-    assert [line.split()[0] for line in blocks[0].splitlines()] == ["tools/demo", "tools/test"]
 
     for words in (words for block in blocks for words in find_commands(block)):
         if words[0] == "download":  # there is no network here
