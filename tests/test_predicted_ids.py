@@ -54,7 +54,7 @@ def declared_numbering(label_set, task, is_raw):
 
 
 def check(label_set, ids, scene, task, *, is_raw=False):
-    """Return the problem and the hint, both empty if the ids are accepted."""
+    """Return the problem or the warning, and the hint, which is empty if the ids are accepted."""
     predictions = SimpleNamespace(task=task, numbering=declared_numbering(label_set, task, is_raw))
     counts = IdCounts(predictions)
     for part in np.array_split(np.arange(len(ids)), 2):
@@ -69,10 +69,9 @@ def check(label_set, ids, scene, task, *, is_raw=False):
         predictions.read = lambda *_, result=prediction: result
         counts.read("", len(vertices), of_part)
     try:
-        counts.check(Path("predictions"), is_submission=scene is None)
+        return counts.check(Path("predictions"), is_submission=scene is None), ""
     except FileError as error:
         return error.problem, error.hint
-    return "", ""
 
 
 @pytest.mark.parametrize("accuracy", [1, 0.5])
@@ -129,24 +128,25 @@ def follow_hint(hint, ids, actual, predicted):
 
 UNUSUAL = {
     "255 for unlabeled": lambda labels, _: np.where(labels < 0, 255, labels),
+    "a tenth missed": lambda labels, _: np.where(np.arange(len(labels)) % 10 == 0, -1, labels),
     # One more than the largest label of a scene with three classes.
-    "only 3": lambda labels, _: np.full_like(labels, 3),
-    "random, no wall": lambda labels, count: np.random.default_rng(0).integers(
+    "chance: only 3": lambda labels, _: np.full_like(labels, 3),
+    "chance: random, no wall": lambda labels, count: np.random.default_rng(0).integers(
         1, count, len(labels)
     ),
-    "a tenth missed": lambda labels, _: np.where(np.arange(len(labels)) % 10 == 0, -1, labels),
+    "chance: reversed": lambda labels, count: (count - 1 - labels) % count,
 }
 
 
-@pytest.mark.parametrize("predict", UNUSUAL.values(), ids=UNUSUAL)
+@pytest.mark.parametrize("name", UNUSUAL)
 @pytest.mark.parametrize("label_set", LABEL_SETS, ids=str)
-def test_unusual_predictions_are_accepted_if_there_is_ground_truth(label_set, predict):
+def test_unusual_predictions_are_accepted_with_a_warning_if_all_is_chance(label_set, name):
     for class_count in (3, 8, 20):
         truth, _ = draw_classes(label_set, "semantic", 1, class_count)
         labels = np.where(truth < class_count, truth, -1)
-        predicted = predict(labels, len(label_set))
-        scene = make_scene(label_set, labels)
-        assert check(label_set, predicted, scene, "semantic") == ("", "")
+        predicted = UNUSUAL[name](labels, len(label_set))
+        problem, hint = check(label_set, predicted, make_scene(label_set, labels), "semantic")
+        assert ("hardly above chance: " in problem, hint) == ("chance" in name, "")
 
 
 def test_ids_that_are_no_class_are_refused_with_their_number():

@@ -30,6 +30,8 @@ from scannet_prep.processed.scene import ProcessedScene
 _MIN_GAIN = 0.05
 # And so many classes must agree.
 _MIN_CLASSES = 2
+# If a single class covers almost everything, all is chance. With this accuracy, it is right.
+_MOST = 0.5
 # One of so many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
 _HINT_EVALUATE = "; `scannet-prep evaluate`, with predictions of val, finds the numbering"
@@ -125,6 +127,8 @@ class IdCounts:
         ids |= self._others.keys()
         best = self._judge(problems, ids) if is_submission else self._find_best(problems, ids)
         problem = "; ".join(problems)
+        if not problem and not is_submission:
+            return self._warn_of_chance()
         if is_forced or not problem:
             return problem
         hint = "check which ids the predictions contain"
@@ -160,6 +164,20 @@ class IdCounts:
             problems.append(f"all ids are also {best.name}, or unlabeled")
         return best
 
+    def _warn_of_chance(self) -> str:
+        """Describe classes that agree with the ground truth hardly more than by chance."""
+        accuracy, above = self._measure_declared()
+        if above > _MIN_GAIN or accuracy > _MOST:
+            return ""
+        advice = "compare the order of the classes and of the vertices"
+        if self._predictions.task == "instance":
+            advice = "compare the order of the classes, or score masks alone with --class-agnostic"
+        return f"the accuracy is {accuracy:.1%}, hardly above chance: {advice}"
+
+    def _measure_declared(self) -> tuple[float, float]:
+        [scores] = [scores for numbering, scores in self._readings if numbering == self._declared]
+        return _measure(scores)
+
     def _find_best(self, problems: list[str], ids: set[int]) -> Numbering:
         """Find the numbering that agrees best with the ground truth.
 
@@ -170,9 +188,7 @@ class IdCounts:
         Returns:
             The numbering; the declared one if no other one is clearly better.
         """
-        [(found, found_above)] = [
-            _measure(scores) for numbering, scores in self._readings if numbering == self._declared
-        ]
+        found, found_above = self._measure_declared()
         best = self._declared
         agreement = found
         highest = (0.0, True)

@@ -148,7 +148,6 @@ def run(
     if not scored:
         counts = ", ".join(f"{name}: {count}" for name, count in totals.items())
         raise FileError(folder, f"nothing can be scored ({counts})", _HINT_UNSCORED)
-    warning = warning or _warn_of_one_class(result)
     if scores_path is not None:
         _write_scene_scores(scores_path, rows, mean)
     return EvaluationReport(
@@ -175,16 +174,6 @@ def _read_truth(scene: ProcessedScene, task: Task, label_set: LabelSet) -> Any: 
         return label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
     classes = classes_of_instances(scene.instances, scene.meta.groups, label_set)
     return InstanceTruth(labels=classes, instances=scene.instances)
-
-
-def _warn_of_one_class(result: ScoreTable) -> str:
-    """Describe predicted instances that are all of one class, unlike the annotated ones."""
-    rows = result.classes.items()
-    predicted = [name for name, numbers in rows if numbers.get("predictions")]
-    annotated = [name for name, numbers in rows if numbers.get("instances")]
-    if len(predicted) == 1 < len(annotated):
-        return f"all predictions have the class {predicted[0]}: --class-agnostic scores masks alone"
-    return ""
 
 
 def _write_scene_scores(path: Path, rows: list[dict[str, Any]], mean: str) -> None:
