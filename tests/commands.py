@@ -191,7 +191,7 @@ def run_words(*words, **options):
         "stderr": subprocess.PIPE,
     }
     options = streams | options
-    done = subprocess.run([*map(str, words)], text=True, timeout=120, check=False, **options)
+    done = subprocess.run([*map(str, words)], text=True, timeout=600, check=False, **options)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 

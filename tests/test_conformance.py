@@ -140,7 +140,7 @@ def test_ended_run_leaves_whole_files_and_the_same_command_continues(
         with suppress(ProcessLookupError):
             os.killpg(run.pid, number)
         # Its workers have the same outputs, which are read until they have ended, too.
-        stdout, stderr = run.communicate(timeout=30)
+        stdout, stderr = run.communicate(timeout=120)
         assert "Traceback" not in stderr
         assert whole_files(output).items() <= expected[command][0].items()
         if run.returncode == 0:  # the run was faster than the signal

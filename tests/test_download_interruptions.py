@@ -85,7 +85,7 @@ def start_waiting(server, data_dir, name):
 def test_interrupted_download_records_its_files_and_the_next_run_continues(server, tmp_path, name):
     process = start_waiting(server, tmp_path, name)
     process.send_signal(signal.SIGTERM if name == "content" else signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=20)
+    stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert "run the same command again" in stdout
     assert "Traceback" not in stderr

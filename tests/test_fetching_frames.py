@@ -165,7 +165,7 @@ def test_killed_run_continues_and_keeps_what_it_has(release, own_dir, tmp_path):
         run = start_command(*words_of(release, own_dir, out_dir, "--jobs", "2"))
         time.sleep(delay_s)
         os.killpg(run.pid, signal.SIGKILL)
-        run.communicate(timeout=30)
+        run.communicate(timeout=120)
         for path in out_dir.glob("*/frames.json"):
             assert FrameFolder(out_dir)[path.parent.name].record.files
     assert fetch(release, own_dir, out_dir).status == 0
