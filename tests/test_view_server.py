@@ -181,21 +181,15 @@ def test_names_are_escaped_and_damage_is_an_error_that_names_the_file(running):
     ("words", "problem"),
     [
         (["70000"], "port 70000 cannot be used"),
+        (["PORT"], "[Errno 98] Address already in use\nhint: to use any free port: --serve 0"),
         (["-o", "page.html"], "--serve writes no file"),
         (["--png"], "--serve writes no file"),
         (["--size", "800x600"], "--serve writes no file"),
     ],
 )
-def test_wrong_arguments_of_serve_are_refused(whole_dir, words, problem):
+def test_wrong_arguments_of_serve_are_refused(whole_dir, serving, words, problem):
+    words = [word.replace("PORT", str(serving)) for word in words]
     outcome = run_main("view", "--serve", *words, "--source", whole_dir / "processed")
 
     assert outcome.status == 2
     assert problem in outcome.stderr
-
-
-def test_port_in_use_is_refused_with_the_option_for_a_free_one(whole_dir, serving):
-    outcome = run_main("view", "--serve", str(serving), "--source", whole_dir / "processed")
-
-    assert outcome.status == 2
-    assert f"port {serving} cannot be used: [Errno 98] Address already in use" in outcome.stderr
-    assert "to use any free port: --serve 0" in outcome.stderr
