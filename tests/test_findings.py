@@ -42,7 +42,8 @@ def test_finding_has_the_same_keys_in_every_json():
             "copy",
         ),
         (UsageError("folder: has no scenes"), "folder", "has no scenes", ""),
-        (MemoryError(), "folder", "memory ran out", "fewer workers"),
+        (MemoryError(), "folder", "memory or threads ran out", "fewer workers"),
+        (RuntimeError("can't start new thread"), "folder", "memory or threads", "fewer workers"),
         (PermissionError(13, "Permission denied"), "folder", "cannot be read: Permission", ""),
     ],
 )

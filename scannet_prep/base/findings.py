@@ -65,8 +65,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
         if isinstance(error, ScanNetPrepError):
             problem = error.message
             hint = error.hint
-        elif isinstance(error, MemoryError):
-            problem = "memory ran out"
+        elif isinstance(error, MemoryError) or str(error) == "can't start new thread":
+            problem = "memory or threads ran out"
             hint = "try again with fewer workers"
         elif isinstance(error, OSError):
             problem = f"cannot be read: {error.strerror or error}"
