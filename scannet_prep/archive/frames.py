@@ -264,6 +264,9 @@ def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:
     """Iterate over the contents of frames, whose checksums are verified."""
     data = b""
     while True:
+        data += file.read(_PIECE_BYTES - len(data))
+        if data and not zstandard.get_frame_parameters(data).has_checksum:
+            raise ContentError("its frame has no checksum")
         frame = _make_decompressor().decompressobj()
         content = bytearray()
         while not frame.eof:
