@@ -191,7 +191,7 @@ def test_no_flipped_bit_and_no_lost_end_ever_gives_a_wrong_file(tmp_path):
         flipped[start + 4] ^= 0b100
         assert read_intact(by_index, bytes(flipped))[1] == (1 if scene_id else None)
         trusted = read_intact(as_pipe, bytes(flipped))[0]
-        assert [name for name in trusted if scene_id in name] == []
+        assert not any(scene_id in name for name in trusted)
 
     for size in range(0, len(data), 50):
         assert read_intact(by_index, data[:size]) == ({}, None)
@@ -213,8 +213,8 @@ OWNERS = [
 ]
 HOSTILE_NAMES = [
     "../x", "/etc/x", "tasks/../../x", f"scans/{TRAIN}/../x", f"{SCENE}.txt/x", "a\\b", "a\0b",
-    f"scans/{TRAIN}/x.txt", f"scans/{TRAIN}/{TRAIN}.d/x", ".hidden", "", "..", "a:b",
-    "é", ".scannet-prep/x", "my-room/my-room.txt", f"{SCENE}.txt\n", "train/../x.npz",
+    f"scans/{TRAIN}/x.txt", f"scans/{TRAIN}/{TRAIN}.d/x", ".hidden", "",
+    "é:b", ".scannet-prep/x", "my-room/my-room.txt", f"{SCENE}.txt\n", "train/../x.npz",
     "scans/" + "r" * 90 + "/" + "r" * 90 + "_vh_clean_2.ply",
 ]  # fmt: skip
 
