@@ -23,15 +23,11 @@ from scannet_prep.errors import FileError
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.predictions.numberings import UNLABELED_IDS, Numbering, list_numberings
 from scannet_prep.predictions.reader import Predictions
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 
-# Another numbering agrees far better with the ground truth if the accuracy is higher, and above
-# chance by more than this; in another label set, whose classes may be fewer, by twice as much.
+# Another numbering agrees far better with the ground truth if more vertices agree, and more than
+# this share of them above chance.
 _MIN_GAIN = 0.05
-# And so many classes must agree.
-_MIN_CLASSES = 2
-# If a single class covers almost everything, all is chance. With this accuracy, it is right.
-_MOST = 0.5
 # One of so many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
 _HINT_EVALUATE = "; `scannet-prep evaluate`, with predictions of val, finds the numbering"
@@ -93,9 +89,7 @@ class IdCounts:
         if scene is None:
             return result
         for numbering, scores in self._readings:
-            label_set = numbering.label_set
-            raw_ids = getattr(scene, label_set.raw_ids_key)[vertices]
-            truth = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+            truth = read_train_ids(scene, numbering.label_set)[vertices]
             scores.add(numbering.find_classes(ids[numbers]), truth)
         return result
 
@@ -118,17 +112,18 @@ class IdCounts:
         strays = self._others.keys() - UNLABELED_IDS
         if strays:
             count = sum(self._others[number] for number in strays)
-            total = self._counts.sum()
             names = list_some([*map(str, sorted(strays))])
             problems.append(
-                f"{count:,} of {total:,} predicted ids are not classes ({declared.name}): {names}"
+                f"{count:,} of {self._counts.sum():,} predicted ids are not classes "
+                f"({declared.name}): {names}"
             )
         ids = {number for number, train_id in declared.train_ids.items() if self._counts[train_id]}
         ids |= self._others.keys()
-        best = self._judge(problems, ids) if is_submission else self._find_best(problems, ids)
+        if is_submission:
+            best = self._judge(problems, ids)
+        else:
+            best = self._find_best(problems, ids)
         problem = "; ".join(problems)
-        if not problem and not is_submission:
-            return self._warn_of_chance()
         if is_forced or not problem:
             return problem
         hint = "check which ids the predictions contain"
@@ -164,20 +159,6 @@ class IdCounts:
             problems.append(f"all ids are also {best.name}, or unlabeled")
         return best
 
-    def _warn_of_chance(self) -> str:
-        """Describe classes that agree with the ground truth hardly more than by chance."""
-        accuracy, above = self._measure_declared()
-        if above > _MIN_GAIN or accuracy > _MOST:
-            return ""
-        advice = "compare the order of the classes and of the vertices"
-        if self._predictions.task == "instance":
-            advice = "compare the order of the classes, or score masks alone with --class-agnostic"
-        return f"the accuracy is {accuracy:.1%}, hardly above chance: {advice}"
-
-    def _measure_declared(self) -> tuple[float, float]:
-        [scores] = [scores for numbering, scores in self._readings if numbering == self._declared]
-        return _measure(scores)
-
     def _find_best(self, problems: list[str], ids: set[int]) -> Numbering:
         """Find the numbering that agrees best with the ground truth.
 
@@ -188,39 +169,36 @@ class IdCounts:
         Returns:
             The numbering; the declared one if no other one is clearly better.
         """
-        found, found_above = self._measure_declared()
+        [scores] = [scores for numbering, scores in self._readings if numbering == self._declared]
+        found, above = _measure(scores)
+        margin = _MIN_GAIN * scores.confusion.sum()
         best = self._declared
-        agreement = found
-        highest = (0.0, True)
+        highest = (found, True)
         for numbering, scores in self._readings:
-            accuracy, above = _measure(scores)
-            gain = above - max(0, found_above)
-            if numbering.label_set != self._declared.label_set:
-                gain /= 2
+            agreeing, more = _measure(scores)
             # Of two that agree equally well, the one in which a network predicts all ids counts.
-            rank = (above, ids <= numbering.predicted | UNLABELED_IDS)
+            rank = (agreeing, ids <= numbering.predicted | UNLABELED_IDS)
+            # A single class may agree by chance.
             hits = np.count_nonzero(scores.confusion.diagonal())
-            is_better = gain > _MIN_GAIN and accuracy > found and hits >= _MIN_CLASSES
-            if is_better and rank > highest:
+            if rank > highest and more > above + margin and hits > 1:
                 best = numbering
-                agreement = accuracy
                 highest = rank
         if best != self._declared:
             problems.append(
-                f"read as {self._declared.name}, the accuracy is {found:.1%}, "
-                f"but {agreement:.1%} as {best.name}"
+                f"read as {self._declared.name}, {found:,} of the compared vertices agree, "
+                f"but {highest[0]:,} as {best.name}"
             )
         return best
 
 
-def _measure(scores: SemanticScores) -> tuple[float, float]:
-    """Compute the accuracy, and how far it is above chance; 0 and 0 without ground truth.
+def _measure(scores: SemanticScores) -> tuple[int, float]:
+    """Count the vertices that agree, and how many more these are than by chance.
 
-    Chance is the accuracy of a guess with the same shares of classes. A network that knows nothing
-    is not above it in any numbering, also if it predicts a single class.
+    By chance, as many agree as with a guess of the same shares of classes. A network that knows
+    nothing is not above that in any numbering.
     """
-    shares = scores.confusion / max(1, scores.confusion.sum())
-    predicted = shares.sum(axis=0)
-    chance = shares.sum(axis=1) @ predicted[:-1]
-    accuracy = shares.trace()
-    return accuracy, accuracy - chance
+    truth = scores.confusion.sum(axis=1)
+    predicted = scores.confusion[:, :-1].sum(axis=0)
+    agreeing = scores.confusion.trace()
+    by_chance = truth @ predicted / max(1, truth.sum())
+    return agreeing, agreeing - by_chance

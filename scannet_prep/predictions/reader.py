@@ -20,7 +20,6 @@ from scannet_prep.predictions.numberings import Numbering, Task, list_numberings
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scenes import RELEASE_ID
 
-_MAX_BYTES = 1 << 36
 # The rest of a file's name after the scene id.
 _ENDINGS = {
     "semantic": (".txt", ".npy", "_pred.npy", ".eval.npz"),
@@ -137,8 +136,9 @@ def find_predictions(
         UsageError: A scene has several predictions, or the folder has both texts and arrays.
     """
     if not folder.is_dir():
-        hint = "pass the folder of the predictions, one file per scene"
-        raise MissingFileError(folder, "no such folder", hint)
+        raise MissingFileError(
+            folder, "no such folder", "pass the folder of the predictions, one file per scene"
+        )
     paths: dict[str, Path] = {}
     for ending in _ENDINGS[task]:
         for path in sorted(folder.glob(f"*{ending}")):
@@ -166,7 +166,7 @@ def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:
         FileError: The file cannot be read, or does not contain one of the arrays.
     """
     try:
-        with open_file(path, _MAX_BYTES) as file:
+        with open_file(path) as file:
             # An `.npy` file is read as an array, an `.npz` file as a mapping, whatever its name.
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):

@@ -175,7 +175,9 @@ def measure_groups(
     for group in groups:
         columns = points_of.get(group.id)
         if columns is not None:
-            corners = np.concatenate([columns.min(axis=1), columns.max(axis=1)])
+            lowest = columns.min(axis=1)
+            highest = columns.max(axis=1)
+            corners = np.concatenate([lowest, highest])
             box = tuple(corners.astype(np.float64).round(4).tolist())
             group = replace(group, vertex_count=columns.shape[1], box=box)
         measured.append(group)

@@ -260,7 +260,9 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
         # vertex of each position stands for all.
         _, firsts, places = np.unique(positions, axis=0, return_index=True, return_inverse=True)
         first_vertices = firsts[places.ravel()]
-        numbers = segment_mesh(positions, first_vertices[mesh.faces])[first_vertices]
+        joined_faces = first_vertices[mesh.faces]
+        numbers = segment_mesh(positions, joined_faces)
+        numbers = numbers[first_vertices]
         numbers = np.unique(numbers, return_inverse=True)[1].astype(np.int32)
     if _are_fragments(numbers):
         raise ContentError(

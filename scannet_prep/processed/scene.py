@@ -233,6 +233,12 @@ class ProcessedScene:
         return arrays
 
 
+def read_train_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
+    """Return the train id of each vertex in any label set, int64 (V,); -1 where unlabeled."""
+    raw_ids = getattr(scene, label_set.raw_ids_key)
+    return label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+
+
 def encode_processed(scene: ProcessedScene) -> list[Buffer]:
     """Encode a scene as the bytes of its `.npz`. Equal scenes give equal bytes."""
     return encode_npz(scene.arrays(), _DEFLATED)

@@ -23,7 +23,7 @@ from scannet_prep.predictions.ids import IdCounts
 from scannet_prep.predictions.numberings import Task
 from scannet_prep.predictions.reader import find_predictions
 from scannet_prep.processed.annotate import classes_of_instances
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scenes import Split, official_scenes
 from scannet_prep.source.place import open_processed
@@ -148,6 +148,7 @@ def run(
     if not scored:
         counts = ", ".join(f"{name}: {count}" for name, count in totals.items())
         raise FileError(folder, f"nothing can be scored ({counts})", _HINT_UNSCORED)
+    warning = warning or _warn_of_one_class(result)
     if scores_path is not None:
         _write_scene_scores(scores_path, rows, mean)
     return EvaluationReport(
@@ -170,10 +171,19 @@ def _read_truth(scene: ProcessedScene, task: Task, label_set: LabelSet) -> Any: 
         int64 (V,), train ids of a label set, -1 for none; or an `InstanceTruth`.
     """
     if task == "semantic":
-        raw_ids = getattr(scene, label_set.raw_ids_key)
-        return label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+        return read_train_ids(scene, label_set)
     classes = classes_of_instances(scene.instances, scene.meta.groups, label_set)
     return InstanceTruth(labels=classes, instances=scene.instances)
+
+
+def _warn_of_one_class(result: ScoreTable) -> str:
+    """Describe predicted instances that are all of one class, unlike the annotated ones."""
+    rows = result.classes.items()
+    predicted = [name for name, numbers in rows if numbers.get("predictions")]
+    annotated = [name for name, numbers in rows if numbers.get("instances")]
+    if len(predicted) == 1 < len(annotated):
+        return f"all predictions have the class {predicted[0]}: --class-agnostic scores masks alone"
+    return ""
 
 
 def _write_scene_scores(path: Path, rows: list[dict[str, Any]], mean: str) -> None:

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.evaluation.scores import IntArray
 from scannet_prep.processed.annotate import AnnotatedGroup, raw_ids_by_group
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scenes import Split
 
@@ -181,11 +180,6 @@ def view_scene(scene: ProcessedScene) -> ViewedScene:
         faces=scene.faces,
         colorings=colorings,
     )
-
-
-def read_train_ids(scene: ProcessedScene, label_set: LabelSet) -> IntArray:
-    """Return the train id of each vertex, int64 (V,); -1 where unlabeled."""
-    return label_set.train_ids_from_raw_ids(getattr(scene, label_set.raw_ids_key), -1)
 
 
 def color_labels(

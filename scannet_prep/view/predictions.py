@@ -21,7 +21,7 @@ from scannet_prep.evaluation.scores import IntArray, ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.evaluation.verdicts import Judgement, Verdict, find_top_masks, judge_instances
 from scannet_prep.processed.annotate import classes_of_instances
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.view.coloring import (
     Category,
@@ -33,7 +33,6 @@ from scannet_prep.view.coloring import (
     color_instance,
     color_labels,
     name_groups,
-    read_train_ids,
 )
 
 RIGHT_COLOR = (0, 114, 178)
