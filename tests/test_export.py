@@ -14,7 +14,7 @@ from plyfile import PlyData
 
 from scannet_prep import SCANNET20, SCANNET200, Split, read_processed
 from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.export import arrays, detection, find_function
+from scannet_prep.export import detection, find_function
 from scannet_prep.export.arrays import encode_file, in_frame
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
@@ -412,9 +412,7 @@ def export(name, scene, folder, *, is_aligned=False):
     return record
 
 
-def test_user_chooses_the_frame(root, tmp_path, monkeypatch):
-    # Points are moved in parts, the last of which is smaller.
-    monkeypatch.setattr(arrays, "_ROWS_AT_ONCE", 300)
+def test_user_chooses_the_frame(root, tmp_path):
     words = ("--format", "pointcept", "--aligned", "-o", tmp_path)
     succeed("export", root / "scan", *words)
     points = np.load(tmp_path / f"val/{VAL}/coord.npy")
@@ -546,7 +544,7 @@ TOO_HIGH = "scene0000_00 has an instance 1,000, .* 1 to 999"
         ("mask3d", {".aggregation.json": HIGH}, TOO_HIGH),
         ("scanrefer", {".txt": None}, "scene0000_00 has no axis alignment"),
         ("mmdet3d", {".txt": None}, "scene0000_00 has no axis alignment"),
-        ("scanrefer", {}, "room_aligned has the name of the aligned files of room"),
+        ("scanrefer", {}, "room_aligned could have the names of the aligned files"),
     ],
 )
 def test_scene_that_a_format_cannot_represent_is_refused(tmp_path, name, files, message):

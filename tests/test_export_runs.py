@@ -77,7 +77,7 @@ REFUSALS = [
     ("export faces -o made --format pointcept", 2, "processed with: --no-scannet200"),
     ("export processed -o mine --format ply", 2, "holds thesis.tex, and was not made by"),
     ("export processed -o damaged --format pointcept", 1, "is damaged, or not a file of this"),
-    ("export processed -o edited --format mmdet3d", 1, "records that are not of its format"),
+    ("export processed -o edited --format mmdet3d", 1, "records of another format"),
     ("export raw -o new --format ply", 1, "expected processed scenes"),
     ("export processed -o new --format votenet --splits test", 2, "test scenes have no annotation"),
     ("export processed -o new --format mask3d --splits test", 2, "test scenes have no segments"),

@@ -28,9 +28,6 @@ Records: TypeAlias = Mapping[Split, Mapping[str, Any]]
 # Names in the programs that are not those of ScanNet20.
 _SPELLINGS_20 = {"shower curtain": "showercurtrain", "otherfurniture": "garbagebin"}
 _MAX_NUMBER = 999
-# Rows are moved in parts that are small enough to use the same memory again: new memory takes
-# longer than the arithmetic.
-_ROWS_AT_ONCE = 8192
 # The programs store the number plus one as uint32.
 _OBJECT_IDS = range(2**32 - 1)
 
@@ -60,7 +57,7 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
         matrix = np.linalg.inv(matrix)
         rotation = rotation.T
     # Stored normals are float16. Each format rounds these as it needs.
-    normals: Any = _move(scene.normals, rotation)
+    normals = _move(scene.normals, rotation)
     meta = replace(meta, options=replace(meta.options, align_axis=is_aligned))
     return replace(scene, meta=meta, points=_move(scene.points, matrix[:3]), normals=normals)
 
@@ -83,14 +80,10 @@ def alignment_of(scene: ProcessedScene) -> NDArray[np.float64]:
     return scene.axis_alignment
 
 
-def _move(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[np.float32]:
-    """Move points or normals, (V, 3), with the formula of processing."""
-    moved = np.empty(rows.shape, np.float32)
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        columns = np.ascontiguousarray(rows[part].T, np.float64)
-        moved[part] = move_columns(columns, matrix).T
-    return moved
+def _move(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
+    """Move points or normals with the formula of processing; float32 (V, 3)."""
+    columns = np.ascontiguousarray(rows.T, np.float64)
+    return move_columns(columns, matrix).T.astype(np.float32, order="C")
 
 
 def encode_lines(values: NDArray[Any], table: NDArray[Any] | None = None) -> bytes:

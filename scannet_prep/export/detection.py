@@ -52,10 +52,9 @@ def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     Raises:
         ScanNetPrepError: The names of the files could be those of another scene.
     """
-    name = scene.meta.scene_id
-    if name.endswith("_aligned"):
+    if scene.meta.scene_id.endswith("_aligned"):
         raise ScanNetPrepError(
-            f"{name} has the name of the aligned files of {name.removesuffix('_aligned')}",
+            f"{scene.meta.scene_id} could have the names of the aligned files of another scene",
             "give the scene another name, and process it again",
         )
     columns = ("points", "colors", "normals")

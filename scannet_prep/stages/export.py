@@ -17,12 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from scannet_prep.base.files import (
-    have_sizes,
-    read_file,
-    write_if_changed,
-    write_temporary,
-)
+from scannet_prep.base.files import have_sizes, read_file, write_if_changed, write_temporary
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import parse_record
 from scannet_prep.base.text import list_some
@@ -219,8 +214,7 @@ def _select(
     selected = selection.find(place.name, place.scenes, _HINT_SCENES)
     notes = []
     if place.failures and not selection.scene_ids:
-        failed = list_some([*place.failures])
-        notes.append(f"not made, because they failed in processing: {failed}")
+        notes.append(f"not made, because they failed in processing: {list_some([*place.failures])}")
     if needs and not (needs == COMPUTED_SEGMENTS and place.options.compute_segments):
         count = len(selected)
         selected = [name for name in selected if place.scenes[name].split != Split.TEST]
@@ -287,8 +281,8 @@ def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
     share = find_function("share", plan.context.format_name)
     try:
         lists = share(records, plan.context.label_set)
-    except (KeyError, TypeError, ValueError) as error:
-        problem = f"has records that are not of its format: {error}"
+    except KeyError as error:
+        problem = f"has records of another format: {error} is missing"
         raise FileError(plan.out_dir / EXPORT_NAME, problem, _HINT_DAMAGED) from None
     for name, data in lists.items():
         write_if_changed(plan.out_dir / name, b"".join(encode_file(name, data)))
