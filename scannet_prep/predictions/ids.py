@@ -200,5 +200,5 @@ def _measure(scores: SemanticScores) -> tuple[int, float]:
     truth = scores.confusion.sum(axis=1)
     predicted = scores.confusion[:, :-1].sum(axis=0)
     agreeing = scores.confusion.trace()
-    by_chance = truth @ predicted / max(1, truth.sum())
+    by_chance = truth @ predicted / (truth.sum() or 1)
     return agreeing, agreeing - by_chance
