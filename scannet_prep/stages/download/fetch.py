@@ -26,7 +26,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 
 from scannet_prep.base.files import writing
 from scannet_prep.base.findings import Finding
@@ -136,7 +136,7 @@ class Fetcher:
         # Files that failed since something was last served.
         self._suspects: dict[_Task, RequestError] = {}
         self._running: dict[Future[LockEntry], _Task] = {}
-        self._ended: SimpleQueue[Future[LockEntry]] = SimpleQueue()
+        self._ended: Queue[Future[LockEntry]] = Queue()
         # Whether something has been served since the last decision.
         self._is_served = False
         # The length of the next pause; 0 while the server is up.
