@@ -5,8 +5,9 @@
 
 Both ways print one line and exit with status 130. The second way skips all cleanup, which is safe
 because a kill at any moment loses nothing. It also ends a command that the interrupt did not stop,
-since that can leave a lock locked. A signal during an import or in a finalizer takes the second way
-at once: modules in C may swallow the exception, and crash later; Python itself discards it.
+because an interrupt can leave a lock locked. A signal takes the second way at once during an
+import, where modules in C may swallow the exception and crash later, and in a finalizer, where
+Python discards it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _interrupt(_signal: int, frame: FrameType | None) -> None:
     if _is_interrupted:
         _exit()
     _is_interrupted = True
-    # For an exception that Python discards.
+    # Python calls this for an exception that it discards.
     sys.unraisablehook = lambda _: _exit()
     raise KeyboardInterrupt
 

@@ -342,8 +342,10 @@ def test_download_survives_random_faults(server, tmp_path, seed):
 # Outages.
 
 OUTAGES = {
+    "403": Status(403),
     "404": Status(404),
     "416": Status(416),
+    "429": Status(429),
     "503": Status(503),
     "pause requested": Status(503, "1"),
     "resets": Reset(),

@@ -25,8 +25,8 @@ from scannet_prep.predictions.numberings import UNLABELED_IDS, Numbering, list_n
 from scannet_prep.predictions.reader import Predictions
 from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 
-# Another numbering agrees far better with the ground truth if more vertices agree, and more than
-# this share of them above chance.
+# Another numbering agrees far better with the ground truth if more vertices agree, and the number
+# above chance is larger by more than this share of the annotated vertices.
 _MIN_GAIN = 0.05
 # One of so many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
@@ -178,7 +178,7 @@ class IdCounts:
             agreeing, more = _measure(scores)
             # Of two that agree equally well, the one in which a network predicts all ids counts.
             rank = (agreeing, ids <= numbering.predicted | UNLABELED_IDS)
-            # A single class may agree by chance.
+            # A single class is no evidence: the few masks of a scene may agree by chance.
             hits = np.count_nonzero(scores.confusion.diagonal())
             if rank > highest and more > above + margin and hits > 1:
                 best = numbering

@@ -315,7 +315,7 @@ class ProcessedArchive(ProcessedScenes, PackedScenes):
 
     def open_arrays(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, which was the recorded one when it was packed."""
-        # A forged archive has no file.
+        # In a forged archive, the scene may have no file.
         name, data = next(self._archive.iter_files(scene_id), ("", b""))
         return NpzReader(bytearray(data), f"{self.name}: {name}")
 
