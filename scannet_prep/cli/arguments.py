@@ -155,17 +155,6 @@ def add_label_set_argument(parser: Container, text: str) -> None:
     )
 
 
-def add_worker_arguments(parser: Container) -> None:
-    """Add the options that say which workers do the work: `--jobs` or `--dask`."""
-    group = parser.add_mutually_exclusive_group()
-    add_jobs_argument(group)
-    group.add_argument(
-        "--dask",
-        metavar="ADDRESS",
-        help="scheduler of a dask cluster that does the work, such as tcp://node01:8786",
-    )
-
-
 def add_jobs_argument(parser: Container, workers: str = "worker processes") -> None:
     """Add the option `--jobs`, the number of worker processes or threads.
 

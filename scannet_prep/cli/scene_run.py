@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 def add_run_arguments(parser: shared.CommandParser) -> shared.Container:
     """Add the options that say how to run, and return their group."""
     group = parser.add_argument_group("how to run")
-    shared.add_worker_arguments(group)
+    workers = group.add_mutually_exclusive_group()
+    shared.add_jobs_argument(workers)
+    workers.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="scheduler of a dask cluster that does the work, such as tcp://node01:8786",
+    )
     group.add_argument(
         "--force", action="store_true", help="make scenes again even if they are up to date"
     )
@@ -59,7 +65,7 @@ def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) ->
             "failures": plan.failures,
             "notes": plan.notes,
         }
-        return Outcome(facts, lines, (*plan.notes, *plan.failures))
+        return Outcome(facts, lines, (*plan.failures, *plan.notes))
     with dask_executor(arguments.dask) if arguments.dask is not None else nullcontext() as executor:
         report = scene_run.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
@@ -69,4 +75,4 @@ def carry_out(plan: RunPlan, arguments: argparse.Namespace, console: Console) ->
         f"{len(report.made):,} made, {len(report.kept):,} kept, {len(report.failures):,} failed, "
         f"in {format_duration(console.seconds)}: {plan.out_dir}"
     )
-    return Outcome(facts, [line], (*report.notes, *report.failures))
+    return Outcome(facts, [line], (*report.failures, *report.notes))
