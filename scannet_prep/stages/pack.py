@@ -37,7 +37,7 @@ from scannet_prep.source.place import open_place
 # Not packed: other archives, and the record that one person has accepted the terms.
 _OMITTED_ENDINGS = (SUFFIX, ACCEPTANCE_NAME)
 _DEEP = 2
-_HINT_SOURCE = "name a folder; unpack moves an archive into one"
+_HINT_SOURCE = "name a folder; scannet-prep unpack makes one of an archive"
 _HINT_NAME = f"choose another name with -o, such as scannet{SUFFIX}"
 _HINT_FORCE = "name another file with -o, or replace this one with --force"
 

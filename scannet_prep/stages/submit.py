@@ -126,8 +126,8 @@ def run(
                 for file_name, data in files.items():
                     archive.writestr(name + file_name, data, zipfile.ZIP_DEFLATED)
                 progress.advance()
-            folder = predictions.folder
-            warnings.append(id_counts.check(folder, is_submission=True, is_forced=is_forced))
+            warning = id_counts.check(predictions.folder, is_submission=True, is_forced=is_forced)
+            warnings.append(warning)
     # Each scene has one file with its labels or its list of masks; all other files are masks.
     mask_count = len(archive.filelist) - file_count
 
