@@ -1,4 +1,4 @@
-"""Sizes as people type them, and numbers as messages show them."""
+"""Numbers, sizes and lists as messages show them."""
 
 import pytest
 

@@ -261,7 +261,11 @@ def test_each_damage_to_a_processed_scene_is_one_error_about_it(whole_dir, tmp_p
     scene = read_processed(scene_file(whole_dir / "processed", TRAIN))
     names = [str(name) for name in sorted(official_scenes("train"))[: len(PROCESSED_DAMAGES)]]
     write_processed(tmp_path, copy_scene(scene, [*names, OTHER]))
-    (tmp_path / "val").mkdir()
+    for split in ("val", "predicted"):
+        (tmp_path / split).mkdir()
+    # Neither predictions nor a hidden file of macOS are scenes.
+    copy(tmp_path, OTHER, OTHER, "predicted")
+    copy(tmp_path, OTHER, f"._{OTHER}")
     for name, (apply, _) in zip(names, PROCESSED_DAMAGES, strict=True):
         apply(tmp_path, name)
 
@@ -376,5 +380,5 @@ def test_comparison_shows_other_options_and_what_cannot_be_compared(
     assert names >= {"points", "normals", "faces", "meta"}
     assert "options" in messages[TRAIN][-1]
     assert report["classes"] == {}
-    status, _, messages = compare(whole_dir / "raw", packed_dir / "raw.tar.zst", "--scenes", TRAIN)
-    assert (status, messages) == (3, {TRAIN: ["cannot be compared"]})
+    outcome, _ = verify(whole_dir / "raw", "--against", packed_dir / "raw.tar.zst")
+    assert (outcome.status, "cannot be compared" in outcome.stderr) == (2, True)

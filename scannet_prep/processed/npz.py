@@ -31,7 +31,7 @@ from scannet_prep.base.files import Buffer
 from scannet_prep.errors import FileError
 
 ALIGNMENT_BYTES = 64
-DAMAGE_HINT = "copy it again; or remove it, process again, and pack again if it was in an archive"
+HINT_DAMAGED = "copy it again; or remove it, process again, and pack again if it was in an archive"
 
 # The header of a member, up to its name.
 _LOCAL_BYTES = 30
@@ -155,7 +155,7 @@ class NpzReader:
             raise self._error(f"array {key!r} is damaged: {error}") from None
 
     def _error(self, problem: str) -> FileError:
-        return FileError(self.path, problem, DAMAGE_HINT)
+        return FileError(self.path, problem, HINT_DAMAGED)
 
 
 def _find_members(data: memoryview) -> dict[str, tuple[zipfile.ZipInfo, memoryview]]:

@@ -25,7 +25,7 @@ _KNOWN_OUTSIDE_NYU40 = {50, 149}
 # segment exceeds this number.
 _MAX_CONTRADICTIONS = 10
 _V1_CAUSE = "a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
-_V1_HINT = (
+_HINT_V1 = (
     "if it is from the release, download it again; "
     "or take the labels from the groups: --labels-from aggregation"
 )
@@ -61,7 +61,7 @@ def take_ply_labels(
             f"{count:,} of {len(labels):,} labels are not nyu40 ids (0 to {MAX_NYU40_ID}), "
             f"for example {listed}: {_V1_CAUSE}"
         )
-        raise FileError(path, problem, _V1_HINT)
+        raise FileError(path, problem, _HINT_V1)
     if count:
         warnings.append(SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, listed, count))
 
@@ -75,7 +75,7 @@ def take_ply_labels(
                 f"for example that of vertex {vertex}: "
                 f"{labels[vertex]}, by the groups {annotation.nyu40_ids[vertex]}: {_V1_CAUSE}"
             )
-            raise FileError(path, problem, _V1_HINT)
+            raise FileError(path, problem, _HINT_V1)
         if count:
             warnings.append(SceneWarning(WarningKind.LABELS_CONTRADICT_GROUPS, count=count))
     nyu40_ids = np.where(is_outside, 0, labels).astype(np.uint8)

@@ -16,7 +16,7 @@ from scannet_prep.base.files import Buffer, Fingerprint, expand_home, read_file
 from scannet_prep.base.json import Value, parse_record, to_plain
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
-from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader, encode_npz
+from scannet_prep.processed.npz import HINT_DAMAGED, NpzReader, encode_npz
 from scannet_prep.release.irregularities import SceneWarning
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scenes import OWN_ID_PATTERN, Split
@@ -268,7 +268,7 @@ def parse_processed(reader: NpzReader) -> ProcessedScene:
     meta = parse_meta(reader)
     problem = _find_structural_problem(arrays)
     if problem:
-        raise FileError(reader.path, problem, DAMAGE_HINT)
+        raise FileError(reader.path, problem, HINT_DAMAGED)
     fields: dict[str, Any] = {}
     for key, array in arrays.items():
         name = _FIELDS.get(key, key)
@@ -296,7 +296,7 @@ def parse_head(reader: NpzReader) -> SceneHead:
 
 def _parse(reader: NpzReader, decoder: msgspec.json.Decoder[Value]) -> Value:
     text = str(reader.read("meta"))
-    return parse_record(text, reader.path, decoder, DAMAGE_HINT)
+    return parse_record(text, reader.path, decoder, HINT_DAMAGED)
 
 
 def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -18,7 +18,7 @@ from scannet_prep.errors import ContentError, FileError
 from scannet_prep.release.files import LABEL_MAP
 
 # The hint of every error about a label map.
-LABEL_MAP_HINT = "correct it, or put that of v2 there; without one, the built-in one is used"
+HINT_LABEL_MAP = "correct it, or put that of v2 there; without one, the built-in one is used"
 
 MAX_NYU40_ID = 40
 # The largest number that the array `scannet_ids` of a processed scene can hold.
@@ -87,7 +87,7 @@ def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap
         return LabelMap(str(path), _parse_rows(text))
     except (ContentError, csv.Error) as error:
         problem = getattr(error, "message", f"is not a table: {error}")
-        raise FileError(path, problem, LABEL_MAP_HINT) from None
+        raise FileError(path, problem, HINT_LABEL_MAP) from None
 
 
 def label_map_at(path: Path | None) -> LabelMap:

@@ -30,14 +30,15 @@ from scannet_prep.processed.manifest import (
     processed_path,
     read_manifest,
 )
-from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
+from scannet_prep.processed.npz import HINT_DAMAGED, NpzReader
 from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
     ProcessedScene,
     parse_head,
     parse_processed,
 )
-from scannet_prep.source.scenes import Place, PlaceKind, PlaceScene
+from scannet_prep.release.scenes import Split
+from scannet_prep.source.scenes import Place, PlaceKind, PlaceScene, ReadablePlace
 
 if TYPE_CHECKING:
     from scannet_prep.archive.format import Archive
@@ -52,7 +53,7 @@ _HINT_PROCESSED = (
     "give a folder that scannet-prep process wrote, or an archive of it; "
     "raw scenes have to be unpacked and processed first"
 )
-_HINT_CONTINUE = "run the same scannet-prep process command again: it continues where it stopped"
+_HINT_CONTINUE = "run the same process or unpack command again: it continues where it stopped"
 _HINT_REMOVE = "remove the file, or process the scene again"
 _HINT_PACK = "pack the folder again"
 _HINT_CHANGED = "open the place again if it was changed meanwhile; else process the scene again"
@@ -167,7 +168,7 @@ class PackedScenes(Place):
         return {"content": self._archive.index.kind, "options": self._archive.index.options}
 
 
-class ProcessedScenes(Place):
+class ProcessedScenes(ReadablePlace):
     """The processed scenes of a folder or an archive, all made with the same options.
 
     Args:
@@ -184,7 +185,8 @@ class ProcessedScenes(Place):
 
     def __init__(self, name: str, manifest: Manifest) -> None:
         if manifest.unfinished:
-            problem = f"processing has not finished; missing scenes: {len(manifest.unfinished):,}"
+            count = len(manifest.unfinished)
+            problem = f"a run in this folder has not finished; missing scenes: {count:,}"
             raise FileError(Path(name) / MANIFEST_NAME, problem, _HINT_CONTINUE)
         scenes = {}
         for scene_id, entry in manifest.scenes.items():
@@ -279,15 +281,17 @@ class ProcessedFolder(ProcessedScenes):
             if here != there:
                 words = name.replace("_", " ")
                 problem = f"has {words} {here!s:.80}, but the manifest records {there!s:.80}"
-                raise FileError(arrays.path, problem, DAMAGE_HINT)
+                raise FileError(arrays.path, problem, HINT_DAMAGED)
         return []
 
     def verify_rest(self) -> list[Finding]:
         """Find files of scenes that the manifest does not record."""
         findings = []
-        for path in self.folder.glob("*/*.npz"):
-            scene = self.scenes.get(path.stem)
-            if scene is None or scene.split != path.parent.name:
+        recorded = set(map(self.file_path, self.scenes))
+        for split in Split:
+            # macOS writes hidden files beside others.
+            present = set((self.folder / split).glob("[!.]*.npz"))
+            for path in present - recorded:
                 finding = Finding(
                     message="is not in the manifest",
                     subject=str(path),

@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from scannet_prep.base.findings import Finding
-from scannet_prep.errors import FileError
 from scannet_prep.processed.scene import ProcessedScene
 
 if TYPE_CHECKING:
     from scannet_prep.archive.writing import FileGroup
-
-_HINT_COMPARED = "name two places with processed scenes, or two raw trees"
 
 PlaceKind: TypeAlias = Literal["raw", "processed", "archive", "frames"]
 
@@ -49,14 +46,6 @@ class Place(ABC):
     scenes: Mapping[str, PlaceScene]
     failures: Mapping[str, Finding] = {}
 
-    def read(self, scene_id: str) -> ProcessedScene:
-        """Read a processed scene, or make it.
-
-        Raises:
-            ScanNetPrepError: A file is missing or damaged, or the place holds other scenes.
-        """
-        raise FileError(self.name, f"{scene_id}: cannot be compared", _HINT_COMPARED)
-
     def iter_groups(self) -> Iterator[FileGroup]:
         """Iterate over the files of all scenes without failures, in the groups of an archive.
 
@@ -84,3 +73,15 @@ class Place(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return facts about the place by name: texts and lists, for people and JSON."""
+
+
+class ReadablePlace(Place):
+    """A place that holds processed scenes, or what they are made from."""
+
+    @abstractmethod
+    def read(self, scene_id: str) -> ProcessedScene:
+        """Read a processed scene, or make it.
+
+        Raises:
+            ScanNetPrepError: A file is missing or damaged.
+        """

@@ -24,14 +24,14 @@ from scannet_prep.raw.tree import RawListing, RawScene
 from scannet_prep.release import files as release
 from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_map import (
-    LABEL_MAP_HINT,
+    HINT_LABEL_MAP,
     LabelMap,
     builtin_label_map,
     describe_differences,
     label_map_at,
 )
 from scannet_prep.release.scenes import official_splits
-from scannet_prep.source.scenes import Place, PlaceScene
+from scannet_prep.source.scenes import Place, PlaceScene, ReadablePlace
 
 _HINT_DOWNLOAD = "download the files of the scene again"
 _HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
@@ -42,7 +42,7 @@ _OF_SEGMENTATION = {*release.SEGMENTATION_KINDS} - {release.INFO}
 _MISSING = {WarningKind.NO_INFO, WarningKind.NO_AGGREGATION}
 
 
-class RawTree(Place):
+class RawTree(ReadablePlace):
     """A raw tree. A scene is read by processing it with the default options.
 
     Args:
@@ -163,7 +163,7 @@ class RawTree(Place):
         # Own scenes may have categories of their own.
         has_own_alone = self._raw_scenes and self._raw_scenes.keys().isdisjoint(official_splits())
         if difference and not has_own_alone:
-            raise FileError(self._label_map.source, difference, LABEL_MAP_HINT)
+            raise FileError(self._label_map.source, difference, HINT_LABEL_MAP)
 
     def describe(self) -> dict[str, Any]:
         """Name the label map and the files that belong to no scene."""

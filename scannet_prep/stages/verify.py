@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,13 @@ from scannet_prep.errors import UsageError
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.scenes import Split, official_scenes, official_splits
 from scannet_prep.source.place import open_place
-from scannet_prep.source.scenes import Place, PlaceScene
+from scannet_prep.source.scenes import PlaceScene, ReadablePlace
 from scannet_prep.stages.selection import Selection
 
 # Starting a worker process takes as long as checking so much.
 _SMALL_BYTES = 100_000_000
 _HINT_SELECTION = "check --scenes and --splits"
+_HINT_COMPARED = "name two places with processed scenes, or two raw trees"
 # Facts about how a scene was made, which do not change what it is.
 _NOT_COMPARED = {"program_version", "inputs"}
 
@@ -110,6 +111,9 @@ def run(
                 messages[scene_id] = f"this scene failed: {place.failures[scene_id]}"
     else:
         other = open_place(against)
+        for compared in (place, other):
+            if not isinstance(compared, ReadablePlace):
+                raise UsageError(f"{compared.name}: cannot be compared", _HINT_COMPARED)
         held_there = selection.select(other.scenes)
         messages |= dict.fromkeys(selected - held_there, f"this scene is in {place.name} only")
         messages |= dict.fromkeys(held_there - selected, f"this scene is in {other.name} only")
@@ -151,9 +155,7 @@ def run(
     )
 
 
-def _check(
-    task: CheckTask, places: tuple[Place, Place | None]
-) -> tuple[list[Finding], Counter[str]]:
+def _check(task: CheckTask, places: tuple[Any, Any]) -> tuple[list[Finding], Counter[str]]:
     """Check or compare one scene, or check the rest, in a worker."""
     place, other = places
     scene_id, source = task
