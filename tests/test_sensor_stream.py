@@ -153,9 +153,6 @@ def test_truncated_stream_is_refused_with_the_frame_that_is_not_whole(path, size
     elif whole_count < 5:
         offset = f"{frame_offset(whole_count):,}"
         message = f"within frame {whole_count} of 5, which begins at byte {offset}"
-    else:
-        with SensorStream(path) as stream:
-            assert np.array_equal(stream[4].depth(), FRAMES[4][2])
     # Inertial records may be missing altogether.
     if size_bytes == frame_offset(5):
         check_sensor_stream(path)

@@ -8,7 +8,7 @@ Layout of version 4, little-endian (SensReader in ScanNet's repository):
     frames               96 bytes each (`_FRAME_HEAD`), then the color and the depth image
     inertial records     uint64 number, then 128 bytes each; some files end before the number
 
-Opening a stream skips from frame to frame: only the 96 bytes of each are read.
+Opening a stream skips from frame to frame to the end: only the 96 bytes of each are read.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
     Attributes:
         path: As given.
         size_bytes: Size of the file.
-        offsets: The first byte of each frame in the file, and the byte after the last frame.
+        offsets: The first byte of each frame in the file.
         sensor_name: As stored.
         color_camera: The color camera.
         depth_camera: The depth camera.
@@ -317,14 +317,16 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
         offset: int,
         frame_count: int,
     ) -> tuple[list[int], NDArray[Any]]:
-        """Find the offsets of the frames and of their end, and read their heads.
+        """Find the offsets of the frames, and read their heads.
 
         Raises:
-            FileError: The file is truncated, or a size is damaged.
+            FileError: The file is truncated, a size is damaged, or something else than inertial
+                records follows the frames.
         """
-        offsets = [offset]
+        offsets = []
         heads = []
         for number in range(frame_count):
+            offsets.append(offset)
             end = offset + _FRAME_HEAD.itemsize
             image_bytes = (0, 0)
             if end <= self.size_bytes:
@@ -339,7 +341,16 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
                 )
             heads.append(head)
             offset = end
-            offsets.append(offset)
+        rest_bytes = self.size_bytes - offset
+        stored_count = self.read_at(offset, min(rest_bytes, 8))
+        record_count = int.from_bytes(stored_count, "little")
+        expected_bytes = 8 + record_count * _INERTIAL_BYTES
+        if rest_bytes not in (0, expected_bytes):
+            raise FileError(
+                self.path,
+                "is truncated, or damaged at its end: "
+                f"{rest_bytes:,} bytes follow the frames, expected {expected_bytes:,}",
+            )
         return offsets, np.frombuffer(b"".join(heads), _FRAME_HEAD)
 
 
@@ -369,7 +380,7 @@ def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
 
 
 def check_sensor_stream(path: Path) -> None:
-    """Check that every frame of a sensor stream is complete, and that nothing else follows.
+    """Check that a sensor stream can be opened, and that every frame of it is complete.
 
     Depth images are decompressed, which verifies their checksum. JPEG has no checksum, so color
     images are checked by following their markers from the first to the last.
@@ -384,18 +395,6 @@ def check_sensor_stream(path: Path) -> None:
         for frame in stream:
             frame.checked_jpeg()
             frame.depth()
-        # Only inertial records may follow.
-        end = stream.offsets[-1]
-        rest_bytes = stream.size_bytes - end
-        stored_count = stream.read_at(end, min(rest_bytes, 8))
-        record_count = int.from_bytes(stored_count, "little")
-        expected_bytes = 8 + record_count * _INERTIAL_BYTES
-        if rest_bytes not in (0, expected_bytes):
-            raise FileError(
-                path,
-                "is truncated, or damaged at its end: "
-                f"{rest_bytes:,} bytes follow the frames, expected {expected_bytes:,}",
-            )
 
 
 def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
