@@ -260,6 +260,8 @@ Image.new("1", COLOR_SIZE).save(ONE_BIT, "PNG")
 SMALL = encode_png(np.zeros((5, 6), np.uint16))
 FAULTS = [
     (SENS, lambda data: data.replace(b"\xff\xc0", b"\xff\xd8", 1), "frame 0 of 7 is damaged"),
+    # After the depth shift, the header counts fewer frames than there are.
+    (SENS, lambda data: data.replace(b"zD\7", b"zD\2"), " bytes follow the frames, expected "),
     (ZIP, lambda data: data[:-100], "is not a zip file, or is truncated"),
     (ZIP, lambda _: make_zip(LABELS, "other"), "has no 'label-filt/0.png'"),
     (ZIP, lambda data: data.replace(b"IDAT", b"IDAX"), "'label-filt/0.png' in it is damaged: Bad"),
@@ -420,6 +422,9 @@ def test_verify_finds_changed_and_missing_files(streams_dir, out_dir):
         assert str(record_path) in verify()
         with pytest.raises(FileError, match="is damaged"):
             FrameFolder(out_dir)[TRAIN]
+    # Other folders beside that of the frames would not be verified.
+    with pytest.raises(FileError, match="holds no extracted frames"):
+        FrameFolder(out_dir.parent)
 
 
 REFUSALS = [

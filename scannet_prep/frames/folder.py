@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.archive.format import Archive, open_archive
+from scannet_prep.archive.format import Archive, find_owner, open_archive
 from scannet_prep.base.files import Fingerprint, have_sizes, read_file
 from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.json import Count, encode_json, parse_record
@@ -105,9 +105,12 @@ _DECODER = msgspec.json.Decoder(
 
 def find_scenes(path: Path) -> dict[str, Path]:
     """Find the folders of the scenes of a folder, by scene, sorted; no record is opened."""
-    # Folders that are not finished are hidden. A layout may have a folder above those of scenes.
-    paths = [*path.glob(f"[!.]*/{RECORD_NAME}"), *path.glob(f"[!.]*/*/{RECORD_NAME}")]
-    folders = {path.parent.name: path.parent for path in sorted(paths)}
+    folders = {}
+    # A layout may have a folder above those of scenes.
+    for found in (*path.glob(f"*/{RECORD_NAME}"), *path.glob(f"*/*/{RECORD_NAME}")):
+        scene_id = find_owner("frames", found.relative_to(path).as_posix())
+        if scene_id == found.parent.name:
+            folders[scene_id] = found.parent
     return dict(sorted(folders.items()))
 
 
