@@ -177,7 +177,7 @@ def plan(
         head=ExportManifest(options),
         tasks=tasks,
         kept=kept,
-        notes=notes,
+        findings=notes,
         has_all=selection.has_all,
     )
 

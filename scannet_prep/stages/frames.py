@@ -154,8 +154,8 @@ def plan(
         if STREAM in scene.files or scene_id in before.scenes or selection.scene_ids
     }
     previous = {scene_id: record.split for scene_id, record in before.scenes.items()}
-    selected, failures = select_scenes(available, selection, raw_dir, previous)
-    if not selected and not failures:
+    selected, findings = select_scenes(available, selection, raw_dir, previous)
+    if not selected and not findings:
         problem = "no selected scene has a sensor stream (.sens)"
         raise MissingFileError(raw_dir, problem, _HINT_STREAMS)
     tasks = []
@@ -169,18 +169,17 @@ def plan(
             tasks.append(replace(task, reason=reason or "--force"))
         else:
             kept.append(scene_id)
-    failures += [finding for finding in listing.findings if finding.is_error]
-    notes = [finding for finding in listing.findings if not finding.is_error]
+    findings += listing.findings
     without_labels = [
         task.scene_id
         for task in tasks
         if {*chosen.contents} - chosen.name_files("", task.split).keys()
     ]
     if without_labels:
-        notes.append(_note(f"test scenes have no 2D labels: {list_some(without_labels)}"))
+        findings.append(_note(f"test scenes have no 2D labels: {list_some(without_labels)}"))
     left_out = sorted(listing.scenes.keys() - available)
     if left_out:
-        notes.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
+        findings.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
     return RunPlan(
         stage=_FETCHING if base_url else _STAGE,
         source=hide_secrets(base_url) or raw_dir,
@@ -191,8 +190,7 @@ def plan(
         head=FramesManifest(),
         tasks=tasks,
         kept=kept,
-        failures=failures,
-        notes=notes,
+        findings=findings,
         has_all=selection.has_all,
     )
 
@@ -278,7 +276,7 @@ def count(plan: RunPlan) -> RunPlan:
     """Add to a plan how many frames a run would extract, and move scenes that would fail."""
     tasks = []
     selected = []
-    failures = []
+    findings = [*plan.findings]
     for task in plan.tasks:
         try:
             with SensorStream(task.scene.path(STREAM)) as stream:
@@ -286,9 +284,8 @@ def count(plan: RunPlan) -> RunPlan:
                 selected.append(plan.context.options.select(stream.is_tracked, listed))
             tasks.append(task)
         except ScanNetPrepError as error:
-            failures.append(Finding.from_error(error, task.source, task.scene_id))
-    notes = (*plan.notes, _describe(selected))
-    return replace(plan, tasks=tasks, notes=notes, failures=(*plan.failures, *failures))
+            findings.append(Finding.from_error(error, task.source, task.scene_id))
+    return replace(plan, tasks=tasks, findings=[*findings, _describe(selected)])
 
 
 def _describe(selected: Collection[tuple[Sequence[int], Sequence[int]]]) -> Finding:

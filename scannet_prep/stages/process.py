@@ -154,8 +154,7 @@ def plan(
         head=Manifest(options, label_map.digest, program_version=VERSION),
         tasks=tuple(tasks),
         kept=tuple(kept),
-        failures=(*(note for note in notes if note.is_error), *failures),
-        notes=tuple(note for note in notes if not note.is_error),
+        findings=(*notes, *failures),
         has_all=selection.has_all,
         needed_bytes=_estimate_bytes(tasks, options),
     )

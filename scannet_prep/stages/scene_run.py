@@ -122,8 +122,7 @@ class RunPlan:
         head: The manifest of the run, without scenes.
         tasks: The scenes to make, each with `scene_id`, `source` and `reason`.
         kept: Scenes that stay as they are.
-        failures: Selected scenes that cannot be made.
-        notes: Remarks.
+        findings: Errors, such as selected scenes that cannot be made; and remarks.
         has_all: Whether all scenes were selected.
         needed_bytes: Space on the disk that the scenes need, as far as it is known.
     """
@@ -137,10 +136,19 @@ class RunPlan:
     head: Any
     tasks: Sequence[Any]
     kept: Sequence[str]
-    failures: Sequence[Finding] = ()
-    notes: Sequence[Finding] = ()
+    findings: Sequence[Finding] = ()
     has_all: bool = False
     needed_bytes: int = 0
+
+    @property
+    def failures(self) -> list[Finding]:
+        """What cannot be made."""
+        return [finding for finding in self.findings if finding.is_error]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """The remarks."""
+        return [finding for finding in self.findings if not finding.is_error]
 
 
 @dataclass(frozen=True, slots=True)
