@@ -136,19 +136,19 @@ def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
 
 
 def resize_color(
-    image: NDArray[np.uint8], size: tuple[int, int], cropped: tuple[int, int] | None = None
+    image: NDArray[np.uint8], size: tuple[int, int], side: int = 0
 ) -> NDArray[np.uint8]:
     """Resize an image; each new pixel is the mean of the area that it covers.
 
     Args:
         image: uint8 (H, W, 3).
         size: New width and height.
-        cropped: Width and height of its middle, to take only that; None for all of it.
+        side: Width and height of its middle, to take only that; 0 for all of it.
     """
     from PIL import Image
 
     old = Image.fromarray(image)
-    width, height = cropped or old.size
+    width, height = (side, side) if side else old.size
     left = (old.width - width) // 2
     top = (old.height - height) // 2
     box = (left, top, left + width, top + height)

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.folder import RECORD_NAME, FramesRecord
 from scannet_prep.frames.options import (
+    FRAME_CONTENTS,
     LAYOUTS,
     SOURCE_KINDS,
     STREAM,
@@ -45,7 +47,7 @@ from scannet_prep.frames.options import (
     Layout,
 )
 from scannet_prep.frames.projection import find_vertices, list_pixels
-from scannet_prep.frames.scene_files import SCENE_CONTENTS, save
+from scannet_prep.frames.scene_files import SceneContents, save
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
@@ -135,7 +137,6 @@ def extract_scene(
                     write(name, value)
 
     record = FramesRecord(
-        scene_id=scene.scene_id,
         split=split,
         options=options,
         sources=source_sizes,
@@ -148,9 +149,10 @@ def extract_scene(
         poses=stream.poses[list(numbers)].tobytes(),
         files=files,
     )
+    contents = SceneContents(record, scene, color_camera, depth_camera)
     for content, name in names.items():
-        if content in SCENE_CONTENTS:
-            write(name, SCENE_CONTENTS[content](record, scene))
+        if content not in FRAME_CONTENTS:
+            write(name, attrgetter(content)(contents))
     write(RECORD_NAME, encode_json(record) + b"\n")
     return record
 
@@ -172,11 +174,9 @@ def _choose_cameras(
     if compares_pixels and not np.array_equal(color.extrinsic, depth.extrinsic):
         problem = "its color camera and its depth camera are not at the same place"
         raise FileError(stream.path, problem, _HINT_PLACE)
-    if layout.crop and min(color.size) < min(layout.crop):
+    if min(color.size) < layout.crop:
         width, height = color.size
-        problem = (
-            f"has {width} x {height} pixels of color, too few for a square of {layout.crop[0]}"
-        )
+        problem = f"has {width} x {height} pixels of color, too few for a square of {layout.crop}"
         raise FileError(stream.path, problem, _HINT_SIZE)
     if layout.crop:
         color = color.cropped(layout.crop)
@@ -207,30 +207,28 @@ def _choose_makers(
             find_vertices(read_mesh(), frame.pose, color_camera)
         ),
     }
-    is_copied = color_camera.size == stream.color_camera.size
-    if is_copied and layout.files["color"].endswith(".jpg"):
+    is_jpeg = layout.files["color"].endswith(".jpg")
+    if is_jpeg and color_camera.size == stream.color_camera.size:
         makers["color"] = Frame.checked_jpeg
     if layout.aligns_depth:
         makers["depth"] = partial(_align_depth, color_camera)
     if layout.uses_depth_camera:
-        makers["pose"] = lambda frame: {
-            "intrinsics": depth_camera.intrinsic[:3, :3],
-            "pose": frame.pose,
-        }
+        intrinsics = depth_camera.intrinsic[:3, :3]
+        makers["pose"] = lambda frame: {"intrinsics": intrinsics, "pose": frame.pose}
     return makers
 
 
 def _align_depth(color: SensorCamera, frame: Frame) -> NDArray[np.uint16]:
     """Take the nearest pixel of depth for each pixel of color; 0 outside of the depth image."""
-    depth = frame.stream.depth_camera
-    depth_from_color = depth.intrinsic @ np.linalg.inv(color.intrinsic.astype(np.float64))
-    nearest = []
-    for axis in (1, 0):
-        found = np.arange(color.size[axis]) * depth_from_color[axis, axis]
-        found = np.rint(found + depth_from_color[axis, 2])
-        # Around the image, there is a border of 0.
-        nearest.append(found.clip(-1, depth.size[axis]).astype(int) + 1)
-    return np.pad(frame.depth(), 1)[np.ix_(*nearest)]
+    depth_intrinsic = frame.stream.depth_camera.intrinsic
+    depth_from_color = depth_intrinsic @ np.linalg.inv(color.intrinsic.astype(np.float64))
+    # Around the image, there is a border of 0.
+    image = np.pad(frame.depth(), 1)
+    for axis, row in enumerate((1, 0)):
+        found = np.arange(color.size[row]) * depth_from_color[row, row]
+        found = np.rint(found + depth_from_color[row, 2]).astype(int)
+        image = image.take(found + 1, axis, mode="clip")
+    return image
 
 
 def _make_table(label_set: LabelIds, label_map: LabelMap) -> NDArray[np.int16] | None:

@@ -28,12 +28,10 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.frames.options import FrameContent, FrameOptions
-from scannet_prep.processed.scene import SceneIdText
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 from scannet_prep.release.scenes import Split
 
 RECORD_NAME = "frames.json"
-_FORMAT = "scannet_prep frames"
 _HINT_DAMAGED = (
     "remove the folder of this scene, then run the same scannet-prep frames command again"
 )
@@ -42,13 +40,12 @@ _HINT_VERIFY = "verify checks all files"
 
 
 class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
-    msgspec.Struct, frozen=True, eq=False, tag_field="kind", tag=_FORMAT
+    msgspec.Struct, frozen=True, eq=False, tag_field="kind", tag="scannet_prep frames"
 ):
     """The frames of one scene.
 
     Attributes:
-        scene_id: The scene.
-        split: Its split.
+        split: The split of the scene.
         options: The options of the folder.
         sources: The sizes in bytes of the stream and of the zip files of 2D labels, by name.
         frames: The numbers of the extracted frames in the stream.
@@ -66,7 +63,6 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
         ValueError: The number of poses is not that of the frames.
     """
 
-    scene_id: SceneIdText
     split: Split
     options: FrameOptions
     sources: Mapping[str, Count]

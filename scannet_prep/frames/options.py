@@ -39,54 +39,55 @@ class Layout(NamedTuple):
     """The names of the files of a scene, and the options that its readers need.
 
     Attributes:
-        files: The names of the files, by content. Each frame has those of `FrameContent`; those of
-            `SCENE_CONTENTS` concern all frames. `{number}` is the number of the frame in the
-            stream, `{position}` counts the frames that are extracted, from 0, and `{first}` is the
-            option.
+        table: On each line, a content and the name of its file. Each frame has a file of every
+            `FrameContent`; the other contents are attributes of `SceneContents`, and concern all
+            frames. `{number}` is the number of the frame in the stream, `{position}` counts the
+            frames that are extracted, from 0, and `{first}` is the option.
         folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
             `scans`, or `scans_test` for scenes of test, `{split}` is its split, and `{part}` is
             `train` or `test`.
         defaults: The options that are not those of `FrameOptions` by default.
         fixed: The options that cannot be chosen: with any other value, readers would stop, or take
             one frame for another.
-        crop: Width and height of the middle of color images, which is taken; None for all of an
+        crop: Width and height of the middle of color images, which is taken; 0 for all of an
             image.
         aligns_depth: Whether depth images have the pixels of the color camera.
         uses_depth_camera: Whether color images have the size of the depth camera, and the file of a
             pose has its intrinsics, too.
     """
 
-    files: Mapping[str, str]
+    table: str
     folder: str = "{scene}"
     defaults: Mapping[str, Any] = {}
     fixed: Mapping[str, Any] = {}
-    crop: tuple[int, int] | None = None
+    crop: int = 0
     aligns_depth: bool = False
     uses_depth_camera: bool = False
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The names of the files, by content."""
+        return dict(map(str.split, self.table.strip().splitlines()))
 
-_MATRICES = (
-    "intrinsic_color",
-    "extrinsic_color",
-    "intrinsic_depth",
-    "extrinsic_depth",
-)
-_MATRIX_FOLDER = {name: f"intrinsic/{name}.txt" for name in _MATRICES}
+
 # The words of the command line that are not the names of options, and of their values.
 _WORDS = {"contents": "with", "keeps_lost": "keep-lost", "listed": "frames"}
 _VALUES = {"None": "none", "": "none", "True": "yes", "False": "no"}
 # Where other files tell the numbers and cameras of all frames.
 _EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
 _EVERY_FRAME = {"listed": "", "every": 1, **_EXACT}
-_OFFICIAL = {
-    "color": "color/{number}.jpg",
-    "depth": "depth/{number}.png",
-    "pose": "pose/{number}.txt",
-    "labels": "label/{number}.png",
-    "instances": "instance/{number}.png",
-    "vertices": "vertices/{number}.npy",
-    **_MATRIX_FOLDER,
-}
+_OFFICIAL = """
+    color                   color/{number}.jpg
+    depth                   depth/{number}.png
+    pose                    pose/{number}.txt
+    labels                  label/{number}.png
+    instances               instance/{number}.png
+    vertices                vertices/{number}.npy
+    color_camera.intrinsic  intrinsic/intrinsic_color.txt
+    color_camera.extrinsic  intrinsic/extrinsic_color.txt
+    depth_camera.intrinsic  intrinsic/intrinsic_depth.txt
+    depth_camera.extrinsic  intrinsic/extrinsic_depth.txt
+"""
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
     "official": Layout(_OFFICIAL),
@@ -98,48 +99,48 @@ LAYOUTS = {
     ),
     # scannet_frames_25k.zip of the release.
     "frames25k": Layout(
-        {
-            "color": "color/{number:06}.jpg",
-            "depth": "depth/{number:06}.png",
-            "pose": "pose/{number:06}.txt",
-            "labels": "label/{number:06}.png",
-            "instances": "instance/{number:06}.png",
-            "intrinsic_color": "intrinsics_color.txt",
-            "intrinsic_depth": "intrinsics_depth.txt",
-        },
+        """
+        color                   color/{number:06}.jpg
+        depth                   depth/{number:06}.png
+        pose                    pose/{number:06}.txt
+        labels                  label/{number:06}.png
+        instances               instance/{number:06}.png
+        color_camera.intrinsic  intrinsics_color.txt
+        depth_camera.intrinsic  intrinsics_depth.txt
+        """,
     ),
     # The folder `posed_images` of mmdetection3d.
     "mmdet3d": Layout(
-        {
-            "color": "{position:05}.jpg",
-            "depth": "{position:05}.png",
-            "pose": "{position:05}.txt",
-            "intrinsic_color": "intrinsic.txt",
-        },
+        """
+        color                   {position:05}.jpg
+        depth                   {position:05}.png
+        pose                    {position:05}.txt
+        color_camera.intrinsic  intrinsic.txt
+        """,
     ),
     # The folder `posed_images` of EmbodiedScan, whose infos name frames and the cameras of stored
     # images.
     "embodiedscan": Layout(
-        {
-            "color": "{number:05}.jpg",
-            "depth": "{number:05}.png",
-            "pose": "{number:05}.txt",
-            "intrinsic_color": "intrinsic.txt",
-            "intrinsic_depth": "depth_intrinsic.txt",
-        },
+        """
+        color                   {number:05}.jpg
+        depth                   {number:05}.png
+        pose                    {number:05}.txt
+        color_camera.intrinsic  intrinsic.txt
+        depth_camera.intrinsic  depth_intrinsic.txt
+        """,
         folder="posed_images/{scene}",
         defaults={"every": 10},
         fixed=_EXACT,
     ),
     # The folder `images` of Concerto and Utonia, in Pointcept.
     "concerto": Layout(
-        {
-            "color": "color/{number}.png",
-            "depth": "depth/{number}.png",
-            "pose": "pose/{number}.npy",
-            "correspondences": "correspondence/{number}.npy",
-            "intrinsic_color": "intrinsic/intrinsic.npy",
-        },
+        """
+        color                   color/{number}.png
+        depth                   depth/{number}.png
+        pose                    pose/{number}.npy
+        correspondences         correspondence/{number}.npy
+        color_camera.intrinsic  intrinsic/intrinsic.npy
+        """,
         folder="{split}/{scene}",
         defaults={
             "every": 75,
@@ -149,93 +150,99 @@ LAYOUTS = {
     ),
     # A model of COLMAP, as 3D Gaussian splatting reads it.
     "colmap": Layout(
-        {
-            "color": "images/{number:06}.jpg",
-            "depth": "depths/{number:06}.png",
-            "colmap_camera": "sparse/0/cameras.txt",
-            "colmap_images": "sparse/0/images.txt",
-            "colmap_points": "sparse/0/points3D.txt",
-            "points": "sparse/0/points3D.ply",
-        },
+        """
+        color          images/{number:06}.jpg
+        depth          depths/{number:06}.png
+        colmap_camera  sparse/0/cameras.txt
+        colmap_images  sparse/0/images.txt
+        colmap_points  sparse/0/points3D.txt
+        points         sparse/0/points3D.ply
+        """,
         defaults={"contents": ("color",)},
         fixed={"keeps_lost": False},
         aligns_depth=True,
     ),
     "nerfstudio": Layout(
-        {
-            "color": "images/{number:06}.jpg",
-            "depth": "depths/{number:06}.png",
-            "transforms": "transforms.json",
-            "points": "points3D.ply",
-        },
+        """
+        color       images/{number:06}.jpg
+        depth       depths/{number:06}.png
+        transforms  transforms.json
+        points      points3D.ply
+        """,
         fixed={"keeps_lost": False},
         aligns_depth=True,
     ),
     # The evaluation of poses of MonST3R, CUT3R and TTT3R.
     "relpose": Layout(
-        {
-            "color": "color_{first}/frame_{position:04}.jpg",
-            "depth": "depth_{first}/frame_{position:04}.png",
-            "poses": "pose_{first}.txt",
-        },
+        """
+        color  color_{first}/frame_{position:04}.jpg
+        depth  depth_{first}/frame_{position:04}.png
+        poses  pose_{first}.txt
+        """,
         defaults={"every": 3, "first": 90},
         fixed={"at_most": None, "keeps_lost": True},
     ),
     # The training of CUT3R, StreamVGGT and TTT3R. Each frame has a file with pose and intrinsics.
     "cut3r": Layout(
-        {
-            "color": "color/{number:05}.jpg",
-            "depth": "depth/{number:05}.png",
-            "pose": "cam/{number:05}.npz",
-            "names": "new_scene_metadata.npz",
-        },
+        """
+        color  color/{number:05}.jpg
+        depth  depth/{number:05}.png
+        pose   cam/{number:05}.npz
+        names  new_scene_metadata.npz
+        """,
         folder="scans_{part}/{scene}",
         defaults={"every": 1},
         fixed={"size": None, "keeps_lost": False},
         uses_depth_camera=True,
     ),
     "openeqa": Layout(
-        {
-            "color": "{number:06}-rgb.png",
-            "depth": "{number:06}-depth.png",
-            "pose": "{number:06}.txt",
-            **{name: f"{name}.txt" for name in _MATRICES},
-        },
+        """
+        color                   {number:06}-rgb.png
+        depth                   {number:06}-depth.png
+        pose                    {number:06}.txt
+        color_camera.intrinsic  intrinsic_color.txt
+        color_camera.extrinsic  extrinsic_color.txt
+        depth_camera.intrinsic  intrinsic_depth.txt
+        depth_camera.extrinsic  extrinsic_depth.txt
+        """,
         defaults={"every": 1, "first": 600, "keeps_lost": True},
     ),
     # What ScanNet's SensReader for C++ writes; ScanNet-1500 of SuperGlue names these files.
     "sens": Layout(
-        {
-            "color": "sens/frame-{number:06}.color.jpg",
-            "depth": "sens/frame-{number:06}.depth.pgm",
-            "pose": "sens/frame-{number:06}.pose.txt",
-            "stream_info": "sens/_info.txt",
-        },
+        """
+        color        sens/frame-{number:06}.color.jpg
+        depth        sens/frame-{number:06}.depth.pgm
+        pose         sens/frame-{number:06}.pose.txt
+        stream_info  sens/_info.txt
+        """,
         folder="{scans}/{scene}",
         defaults={"every": 1},
         fixed={"at_most": None, "size": None, "keeps_lost": True},
     ),
     "simplerecon": Layout(
-        {
-            "color": "sensor_data/frame-{number:06}.color.jpg",
-            "depth": "sensor_data/frame-{number:06}.depth.png",
-            "pose": "sensor_data/frame-{number:06}.pose.txt",
-            **_MATRIX_FOLDER,
-            "scan_info": "{scene}.txt",
-        },
+        """
+        color                   sensor_data/frame-{number:06}.color.jpg
+        depth                   sensor_data/frame-{number:06}.depth.png
+        pose                    sensor_data/frame-{number:06}.pose.txt
+        color_camera.intrinsic  intrinsic/intrinsic_color.txt
+        color_camera.extrinsic  intrinsic/extrinsic_color.txt
+        depth_camera.intrinsic  intrinsic/intrinsic_depth.txt
+        depth_camera.extrinsic  intrinsic/extrinsic_depth.txt
+        scan_info               {scene}.txt
+        """,
         folder="{scans}/{scene}",
         fixed=_EVERY_FRAME,
     ),
     # Depth in metres. Its trainer reads maps of depth and normals that a network makes of `image`.
     "monosdf": Layout(
-        {
-            "color": "image/{position:06}.png",
-            "depth": "depth/{position:06}.npy",
-            "projections": "cameras.npz",
-        },
+        """
+        color        image/{position:06}.png
+        depth        depth/{position:06}.npy
+        projections  cameras.npz
+        """,
         defaults={"every": 10},
         fixed={"size": (384, 384), "keeps_lost": False},
-        crop=(768, 768),
+        crop=768,
         aligns_depth=True,
     ),
 }
@@ -330,7 +337,7 @@ class FrameOptions:
 
     def folder_of(self, scene_id: str, split: Split) -> str:
         """Return the folder of a scene in the output folder."""
-        part = "test" if split is Split.TEST else "train"
+        part = split.replace("val", "train")
         folder = LAYOUTS[self.layout].folder
         return folder.format(scene=scene_id, scans=SPLIT_DIRS[split], split=split, part=part)
 

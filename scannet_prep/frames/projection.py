@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scannet_prep.errors import UsageError
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.raw.mesh import Mesh
-from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
+from scannet_prep.raw.sensor_stream import SensorCamera
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -164,7 +164,7 @@ def find_vertices(
 
     Args:
         mesh: The mesh, in the frame of the scan.
-        pose: (4, 4), scan <- camera. If tracking was lost, no pixel sees a vertex.
+        pose: (4, 4), scan <- camera. If it is not finite, no pixel sees a vertex.
         camera: The camera.
         depth: uint16 (H, W), millimetres. Pixels see no vertex where nothing was measured, or the
             mesh is not within 5 cm of the measured depth. None to find what Pointcept finds: its
@@ -173,7 +173,7 @@ def find_vertices(
     Returns:
         int32 (H, W), the index of the vertex; -1 for none.
     """
-    if not find_tracked(pose[np.newaxis])[0]:
+    if not np.isfinite(pose).all():
         return np.full(camera.size[::-1], -1, np.int32)
     offset = 0.5 if depth is None else 0.0
     vertices, distances, depths = draw_faces(mesh.positions, mesh.faces, pose, camera, offset)
@@ -266,6 +266,5 @@ def list_pixels(vertices: NDArray[np.int32]) -> NDArray[np.int32]:
     Returns:
         int32 (N, 3): column, row, vertex.
     """
-    is_seen = vertices >= 0
-    pixels = np.argwhere(is_seen)[:, ::-1]
-    return np.column_stack([pixels, vertices[is_seen]]).astype(np.int32)
+    rows, columns = np.nonzero(vertices >= 0)
+    return np.column_stack([columns, rows, vertices[rows, columns]]).astype(np.int32)

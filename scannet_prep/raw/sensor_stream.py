@@ -102,12 +102,12 @@ class SensorCamera:
         intrinsic[:2, 2] += 0.5 * factors - 0.5
         return SensorCamera(size, intrinsic.astype(np.float32), self.extrinsic)
 
-    def cropped(self, size: tuple[int, int]) -> SensorCamera:
-        """Return the camera for the middle of images, of a smaller width and height."""
+    def cropped(self, side: int) -> SensorCamera:
+        """Return the camera for the square in the middle of images, of a smaller side."""
         intrinsic = self.intrinsic.copy()
-        borders = np.subtract(self.size, size)
+        borders = np.subtract(self.size, side)
         intrinsic[:2, 2] -= borders // 2
-        return SensorCamera(size, intrinsic, self.extrinsic)
+        return SensorCamera((side, side), intrinsic, self.extrinsic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
