@@ -69,7 +69,9 @@ def scenes(place: str | Path) -> pd.DataFrame:
     rows = []
     for scene_id, entry in opened.manifest.scenes.items():
         points = opened.open_arrays(scene_id).read("points")
-        x_m, y_m, z_m = np.ptp(points, axis=0).astype(np.float64).round(4).tolist()
+        # Column by column, NumPy is many times as fast.
+        extents = [np.ptp(column) for column in points.T]
+        x_m, y_m, z_m = np.array(extents, np.float64).round(4).tolist()
         # A number for the square of each vertex: x + 2^26 y, in squares, which float64 represents
         # exactly.
         ground = points[:, :2].astype(np.float64)

@@ -185,8 +185,9 @@ def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[s
         if (array.dtype, array.shape) != (other.dtype, other.shape):
             yield f"{key}: {array.dtype} {array.shape}, there {other.dtype} {other.shape}"
             continue
-        different = np.nonzero(array != other)
-        rows = np.unique(different[0])
+        rows = np.nonzero(array != other)[0]
+        # Each once. They are sorted; np.unique takes 20 times as long, which does not use that.
+        rows = rows[np.diff(rows, prepend=-1) > 0]
         if len(rows):
             first = rows[0]
             counts = f"{len(rows):,} of {len(array):,} rows differ"
