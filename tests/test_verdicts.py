@@ -41,24 +41,26 @@ def judge(*masks):
     [
         ([ON_LEFT, ON_RIGHT, ON_DESK], [MATCHED] * 3, [MATCHED] * 3),
         ([], [MISSED] * 3, []),
-        ([(0, 200, TABLE, 0.9)], [WRONG, MISSED, MISSED], [WRONG]),
         ([ON_BOTH_CHAIRS, ON_DESK], [MERGED, MERGED, MATCHED], [MERGED, MATCHED]),
         # A mask that merges a matched instance leaves it matched.
         ([(0, 310, CHAIR, 0.9)], [MATCHED, MERGED, MISSED], [MATCHED]),
-        ([*HALVES], [SPLIT, MISSED, MISSED], [SPLIT, SPLIT]),
-        # The same part twice covers no more than half.
-        ([(0, 100, CHAIR, 0.9), (0, 100, CHAIR, 0.8)], [MISSED] * 3, [FALSE, FALSE]),
+        # The mask of a wall does not count.
+        ([(600, 800, 0, 0.9), *HALVES], [SPLIT, MISSED, MISSED], [None, SPLIT, SPLIT]),
+        # A single part, which covers more than half, is no split.
+        ([(80, 280, CHAIR, 0.9)], [MISSED] * 3, [FALSE]),
+        # Parts that overlap cover no more than half.
+        ([(110, 230, CHAIR, 0.9), (120, 250, CHAIR, 0.8)], [MISSED] * 3, [FALSE, FALSE]),
         # A part of a matched instance.
         ([ON_LEFT, (0, 100, CHAIR, 0.5)], [MATCHED, MISSED, MISSED], [MATCHED, FALSE]),
         ([ON_LEFT, (0, 200, CHAIR, 0.5)], [MATCHED, MISSED, MISSED], [MATCHED, FALSE]),
         # Of two reasons, the stronger is shown: another class, then merged, then split.
         ([(0, 200, TABLE, 0.9), ON_BOTH_CHAIRS], [WRONG, MERGED, MISSED], [WRONG, MERGED]),
         ([ON_BOTH_CHAIRS, *HALVES], [MERGED, MERGED, MISSED], [MERGED, FALSE, FALSE]),
-        # A small instance explains nothing.
+        # A small instance explains nothing, and is not merged with another one.
         ([(790, 890, CHAIR, 0.9)], [MISSED] * 3, [FALSE]),
-        # These do not count: small masks, masks of a wall, masks that lie mostly on a wall.
+        ([(480, 890, CHAIR, 0.9)], [MISSED] * 3, [FALSE]),
+        # These do not count: small masks, masks that lie mostly on a wall.
         ([(0, 99, TABLE, 0.9)], [MISSED] * 3, [None]),
-        ([(600, 800, 0, 0.9)], [MISSED] * 3, [None]),
         ([(560, 680, CHAIR, 0.9)], [MISSED] * 3, [None]),
     ],
 )
@@ -76,7 +78,7 @@ def test_each_instance_and_each_mask_that_counts_has_a_verdict(masks, of_instanc
         ([ON_DESK, (400, 500, CHAIR, 0.95)], 450, FALSE),
         ([ON_DESK, (400, 500, CHAIR, 0.95)], 550, MATCHED),
         ([(400, 500, CHAIR, 0.95)], 450, MISSED),
-        ([(500, 660, CHAIR, 0.9)], 640, FALSE),
+        ([(600, 700, 0, 0.1), (500, 660, CHAIR, 0.9)], 640, FALSE),
         ([(560, 680, CHAIR, 0.9)], 640, -1),
         # Vertices of the wall, of the small table, and without annotation.
         ([ON_LEFT], 650, -1),
