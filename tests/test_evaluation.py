@@ -184,8 +184,11 @@ EXAMPLES = [
     # Small regions of another class, and of the same.
     ([(4, 0, 8), (5, 0, 3)], [(range(8), 4, 0.5), (range(7, 11), 4, 1.0)]),
     ([(4, 0, 8), (4, 1, 3)], [(range(8), 4, 0.5), (range(7, 11), 4, 1.0)]),
-    # The first mask matches two regions, the second one only the first.
-    ([(4, 0, 6), (4, 1, 6)], [(range(3, 9), 4, 0.25), (range(6), 4, 0.5)]),
+    # The first and the last mask match two regions, the other one only the first.
+    (
+        [(4, 0, 6), (4, 1, 6)],
+        [(range(3, 9), 4, 0.25), (range(6), 4, 0.5), (range(2, 9), 4, 0.0)],
+    ),
 ]
 
 
@@ -271,10 +274,12 @@ def test_semantic_scores_agree_with_loops_also_when_they_are_merged(label_set, s
 
     assert table == score_semantic(label_set, scenes).result()
     ious, means, totals = score_semantic_by_loops(scenes, len(label_set))
+    pairs = [pair for scene in scenes for pair in scene if pair[1] in range(len(label_set))]
     for label, name in enumerate(label_set.names):
         numbers = table.classes[name]
         assert numbers["iou"] == pytest.approx(ious.get(label), abs=1e-9)
-        assert numbers["vertices"] == [true for scene in scenes for _, true in scene].count(label)
+        counts = [sum(pair[place] == label for pair in pairs) for place in (0, 1)]
+        assert [numbers["predicted"], numbers["vertices"]] == counts
     assert table.means["all"] == pytest.approx(means, abs=1e-9)
     assert table.totals == pytest.approx(totals, abs=1e-9)
     if label_set == SCANNET200:
@@ -285,12 +290,13 @@ def test_semantic_scores_agree_with_loops_also_when_they_are_merged(label_set, s
 # Refused arguments.
 
 
-def add_instances(masks, scores=(1,), labels=(2, 2), instances=(0, 0)):
+def add_instances(masks, scores=(1,), labels=(2, 2), instances=(0, 0), **options):
     truth = InstanceTruth(labels=labels, instances=instances)
-    InstanceScores(SCANNET20).add(InstancePrediction(masks, [2] * len(scores), scores), truth)
+    prediction = InstancePrediction(masks, [2] * len(scores), scores)
+    InstanceScores(SCANNET20, **options).add(prediction, truth)
 
 
-OF_BOTH_SETS = [0, 35, 111, 35, -1]
+OF_BOTH_SETS = [0, 20, 111, 20, -1]
 
 
 def add_semantic(predicted, true):
@@ -301,7 +307,8 @@ REFUSED = [
     (lambda: add_semantic([1, 2, 3], [1, 2]), "found 3 vertices, expected 2"),
     (lambda: add_semantic([1.0, 2.0], [1, 2]), r"found float64 \(2,\), expected"),
     (lambda: add_instances([[1, 1, 1]]), r"masks: found int64 \(1, 3\), expected \(1, 2\)"),
-    (lambda: add_instances([[1, 1]], [np.nan]), "scores: found float64 .* 1 finite numbers"),
+    (lambda: add_instances([[1, 1]], []), r"masks: found int64 \(1, 2\), expected \(0, 2\)"),
+    (lambda: add_instances([[1, 1]], [np.inf]), "scores: found float64 .* 1 finite numbers"),
     (
         lambda: add_instances([[1, 1]], instances=[0]),
         "instances of the ground truth: found 1 vertices, expected 2",
@@ -309,9 +316,12 @@ REFUSED = [
     (lambda: add_instances([[0.1, 0.9]]), "found float64 from 0.1 to 0.9, expected bool, or"),
     (
         lambda: add_semantic(OF_BOTH_SETS, OF_BOTH_SETS),
-        r"found 35, 111, which are not train ids of ScanNet20 \(0 to 19\)",
+        r"found 20, 111, which are not train ids of ScanNet20 \(0 to 19\)",
     ),
-    (lambda: add_instances([], [], OF_BOTH_SETS, OF_BOTH_SETS), "found 35, 111, which are not"),
+    (
+        lambda: add_instances([], [], OF_BOTH_SETS, OF_BOTH_SETS, is_class_agnostic=True),
+        "found 20, 111, which are not",
+    ),
     (lambda: InstanceTruth([1, 1], [0, 0]), "positional"),
 ]
 
