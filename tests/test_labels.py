@@ -142,6 +142,7 @@ ROW = "3\tfloor\tfloor\t1\t2\t11"
         (WHOLE_MAP.splitlines(keepends=True)[0], "has a header and 0 rows, expected about 607"),
         (WHOLE_MAP[:-4], "row 5"),
         (WHOLE_MAP + b"3\tfloor", "row 6 has 'floor'"),
+        (b"id\tnyu40id\traw_category\n5\t1\n", "row 2 has None"),
         (WHOLE_MAP + b"2\tchair\tchair\t1\t7\t1\n", "row 6 has 'chair', id '2', nyu40id '7'"),
         (WHOLE_MAP + ROW.replace("3", "x").encode(), "row 6 has 'floor', id 'x'"),
         (WHOLE_MAP + ROW.replace("3", "65536").encode(), "whole numbers up to 65535 and 40"),

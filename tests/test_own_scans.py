@@ -171,13 +171,13 @@ OWN_MESHES = [
     ),
     (
         Ply(
-            extra_before=[("float", "s"), ("float", "nx")],
+            extra_before=[("float", name) for name in ("s", "nx", "ny", "nz")],
             face_extra=[("uchar", "flags")],
             last_element="camera",
             comments=["comment TextureFile room.png"],
         ),
         RGB,
-        [f"{UNUSED}TextureFile room.png, s, nx, flags, element camera"],
+        [f"{UNUSED}TextureFile room.png, s, nx, ny, nz, flags, element camera"],
     ),
     (Ply(positions=BIG), RGB, ["large_mesh: the mesh is 180 m long"]),
 ]

@@ -468,7 +468,7 @@ def test_plan_of_a_folder_that_another_run_has_changed_is_refused(raw_dir, out_d
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"vertices":600', '"vertices":0'),
+        ('"vertices":600', '"vertices":601'),
         ('"split":"train"', '"split":["train"]'),
         ('"nyu40_counts":{"0":', '"nyu40_counts":{"0":1'),
         ('"scannet_counts":{"0":', '"scannet_counts":{"0":1'),
