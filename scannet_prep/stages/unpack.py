@@ -5,7 +5,7 @@
 
 The folder is new, or has the kind and the head of the archive. Only what is missing there, or
 differs, is written. Until the end, the manifest of a processed folder lists the scenes to unpack as
-unfinished, so that readers refuse the folder if the run is killed.
+unfinished only, so that readers refuse the folder if the run is killed, and `process` makes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from scannet_prep.archive.format import Archive, Index, PackedScene, open_archive
 from scannet_prep.archive.frames import PipedFrames
@@ -120,10 +120,12 @@ def run(
         needed_bytes = sum(scene.size_bytes for scene in scenes if scene.scene_id not in present)
         remove_temporaries(*out_dir.glob("**/"))
         check_space(out_dir, needed_bytes)
-        if before is not None:
+        if before:
             unfinished = {scene.scene_id for scene in scenes}.union(before.unfinished)
-            before = msgspec.structs.replace(before, unfinished=tuple(sorted(unfinished)))
-            write_manifest(out_dir, before)
+            before = replace(before, unfinished=tuple(sorted(unfinished)))
+            # Each of these has the file of the folder or that of the archive.
+            rest = {name: before.scenes[name] for name in before.scenes.keys() - unfinished}
+            write_manifest(out_dir, replace(before, scenes=rest))
         write = partial(_write_scene, archive, out_dir)
         # A pipe is read in order.
         pool = ThreadPoolExecutor(1 if pipe else _THREADS)
@@ -140,7 +142,7 @@ def run(
             raise
         # After the scenes, by which the next run knows the folder if this one is killed.
         _write_others(out_dir, archive.others)
-        if before is not None and arrived is not None:
+        if before and arrived:
             _record(out_dir, before, arrived, unpacked, failures)
         # Otherwise the program that writes into the pipe would fail.
         while pipe and pipe.read(1 << 20):
@@ -174,7 +176,7 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         FileError: It has a damaged manifest, or holds no scenes but other files.
         OutputError: It has scenes of another kind, or of another head.
     """
-    empty = arrived and msgspec.structs.replace(arrived, scenes={}, failures={}, unfinished=())
+    empty = arrived and replace(arrived, scenes={}, failures={}, unfinished=())
     # A killed run may have left hidden files and empty folders.
     visible = chain(out_dir.glob("[!.]*"), out_dir.glob("[!.]*/**/[!.]*"))
     if all(path.is_dir() for path in visible):
@@ -249,9 +251,7 @@ def _record(
     damaged: Sequence[Finding],
 ) -> None:
     """Write the manifest and `failed.txt`: what the folder had before, and what has arrived."""
-    scenes = dict(before.scenes)
-    for scene_id in arrived.scenes.keys() & set(unpacked):
-        scenes[scene_id] = arrived.scenes[scene_id]
+    scenes = {**before.scenes, **{name: arrived.scenes[name] for name in unpacked}}
     # Others that failed have kept their earlier files, which the archive holds.
     absent = arrived.failures.keys() - arrived.scenes.keys()
     failures = {
@@ -261,7 +261,7 @@ def _record(
     }
     failures = {name: failures[name] for name in failures.keys() - scenes.keys()}
     unfinished = set(before.unfinished) - scenes.keys() - failures.keys()
-    manifest = msgspec.structs.replace(
+    manifest = replace(
         before, scenes=scenes, failures=failures, unfinished=tuple(sorted(unfinished))
     )
     write_manifest(out_dir, manifest)
