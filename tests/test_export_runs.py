@@ -57,6 +57,14 @@ def test_later_runs_make_what_is_missing_changed_or_processed_again(raw_dir, out
     path.write_bytes(processed)
     assert run().json["made"] == [VAL]
 
+    # One that the source does not have any more stays, and is named.
+    raw_file(raw_dir, "_vh_clean_2.ply", VAL).write_text("ply")
+    run_main("process", raw_dir, "-o", out_dir)
+    assert [note["message"] for note in run().json["notes"]] == [
+        f"not made, because they failed in processing: {VAL}",
+        f"kept, although not in {out_dir}: {VAL}",
+    ]
+
 
 def test_scenes_of_several_runs_make_the_export_of_one(out_dir, tmp_path):
     for name in ("octformer", "mask3d", "mmdet3d"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from scannet_prep.base.files import (
 )
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.text import list_some
 from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import OutputError
 from scannet_prep.raw.tree import RawScene
@@ -212,7 +213,7 @@ def run(
                 ):
                     record.settle(task, outcome)
                     progress.advance()
-            notes = plan.stage.finish(plan, record.manifest)
+            notes = [*plan.stage.finish(plan, record.manifest), *record.note_others()]
         finally:
             record.save()
             _remove_leftovers(plan)
@@ -293,6 +294,13 @@ class _RunState:
             shutil.rmtree(path, ignore_errors=True)
         if time.monotonic() > self._saved_s + _SAVE_INTERVAL_S:
             self.save()
+
+    def note_others(self) -> Iterator[Finding]:
+        """Name the scenes of earlier runs that stay, although the source lacks them."""
+        others = self._scenes.keys() - {*self.made, *self._plan.kept, *self._failures}
+        if others and self._plan.has_all:
+            message = f"kept, although not in {self._plan.source}: {list_some(sorted(others))}"
+            yield Finding(message=message, severity="note")
 
     def save(self) -> None:
         """Write the manifest and `failed.txt`, if they have changed."""
