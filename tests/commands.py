@@ -28,12 +28,7 @@ from scannet_prep.archive.frames import FileSource, read_seek_table
 from scannet_prep.base import workers
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.cli.main import main
-from scannet_prep.processed.manifest import (
-    Manifest,
-    SceneEntry,
-    processed_path,
-    write_manifest,
-)
+from scannet_prep.processed.manifest import Manifest, SceneEntry, processed_path, write_manifest
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.stages import pack
 from scannet_prep.synthetic import write_release

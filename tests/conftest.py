@@ -27,10 +27,7 @@ from commands import (
     write_tree,
 )
 from hypothesis import settings
-from release_server import (
-    ReleaseServer,
-    make_private_authority,
-)
+from release_server import ReleaseServer, make_private_authority
 from training import KINDS, SOURCES, make_folder, pack_into, store
 
 from scannet_prep.synthetic import write_release

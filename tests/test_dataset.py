@@ -16,17 +16,8 @@ from commands import count_descriptors, edit_json, flip
 from oracles import check_same
 from training import KINDS, SIZES, TRAIN, store
 
-from scannet_prep import (
-    SCANNET20,
-    SCANNET200,
-    ScanNet,
-    read_processed,
-)
-from scannet_prep.errors import (
-    FileError,
-    UnknownSceneError,
-    UsageError,
-)
+from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed
+from scannet_prep.errors import FileError, UnknownSceneError, UsageError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 

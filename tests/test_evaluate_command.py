@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 from commands import TEST, copy_scene, make_processed, run_main, succeed, write_processed
 
-from scannet_prep import (
-    SCANNET20,
-    SCANNET200,
-    ScanNet,
-    Split,
-    official_scenes,
-    read_processed,
-)
+from scannet_prep import SCANNET20, SCANNET200, ScanNet, Split, official_scenes, read_processed
 from scannet_prep.evaluation import (
     InstancePrediction,
     InstanceScores,
@@ -237,6 +230,7 @@ def test_damaged_prediction_is_named_with_its_content(
         ),
         ("evaluate missed", 1, "nothing can be scored (vertices:"),
         ("evaluate small --task instance", 1, "small: 3"),
+        ("evaluate pred -o .", 1, "error: .: is not a regular file"),
     ],
 )
 def test_commands_that_cannot_be_carried_out_write_nothing(words, status, problem, place, folder):

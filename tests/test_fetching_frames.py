@@ -6,16 +6,7 @@ import threading
 import time
 
 import pytest
-from commands import (
-    TEST,
-    TRAIN,
-    VAL,
-    digests,
-    raw_file,
-    run_main,
-    start_command,
-    succeed,
-)
+from commands import TEST, TRAIN, VAL, digests, raw_file, run_main, start_command, succeed
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep.frames import FrameFolder

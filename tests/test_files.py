@@ -9,12 +9,7 @@ from commands import limited
 
 from scannet_prep.base import files
 from scannet_prep.base.files import RUN_LOCK_NAME, run_lock
-from scannet_prep.errors import (
-    DiskFullError,
-    FileError,
-    MissingFileError,
-    OutputError,
-)
+from scannet_prep.errors import DiskFullError, FileError, MissingFileError, OutputError
 
 
 def names(folder):

@@ -5,17 +5,7 @@ import re
 import shutil
 
 import pytest
-from commands import (
-    SCENES,
-    TEST,
-    TRAIN,
-    VAL,
-    edit_json,
-    raw_file,
-    repeat_groups,
-    run_main,
-    succeed,
-)
+from commands import SCENES, TEST, TRAIN, VAL, edit_json, raw_file, repeat_groups, run_main, succeed
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import FileError, MissingFileError

@@ -25,14 +25,7 @@ from tiny import DEPTH, make_stream, make_zip
 
 from scannet_prep import official_scenes, read_processed
 from scannet_prep.raw.lock import digest_file, encode_lock
-from scannet_prep.release.files import (
-    AGGREGATION,
-    FRAMES,
-    INFO,
-    LABELS_MESH,
-    MESH,
-    SEGMENTS,
-)
+from scannet_prep.release.files import AGGREGATION, FRAMES, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.synthetic import write_release
 
 # Size of a vertex in labels.ply: x y z, red green blue alpha, label.

@@ -14,11 +14,7 @@ from scannet_prep.view.coloring import (
     color_segments,
     view_scene,
 )
-from scannet_prep.view.predictions import (
-    Prediction,
-    Truth,
-    color_predictions,
-)
+from scannet_prep.view.predictions import Prediction, Truth, color_predictions
 
 WALL, FLOOR, CABINET, CHAIR, TABLE = 0, 1, 2, 4, 6
 

@@ -28,11 +28,7 @@ from PIL import Image
 
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.npz import NpzReader
-from scannet_prep.processed.scene import (
-    ProcessOptions,
-    encode_processed,
-    parse_processed,
-)
+from scannet_prep.processed.scene import ProcessOptions, encode_processed, parse_processed
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.label_map import builtin_label_map

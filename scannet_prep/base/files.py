@@ -186,13 +186,13 @@ def write_temporary(path: Path, chunks: Iterable[Buffer]) -> Path:
     Returns:
         The temporary name, for `put_in_place`.
     """
-    unique = f"{os.getpid()}-{os.urandom(4).hex()}"
-    temporary_path = path.with_name(f".{path.name}.{unique}{_TEMPORARY_SUFFIX}")
     make_directory(path.parent)
     with writing(path):
         # Renaming would replace a device, for root and for the whole machine.
         if path.exists() and not path.is_file():
             raise FileError(path, "is not a regular file, so no file can be written there")
+        unique = f"{os.getpid()}-{os.urandom(4).hex()}"
+        temporary_path = path.with_name(f".{path.name}.{unique}{_TEMPORARY_SUFFIX}")
         try:
             with temporary_path.open("xb") as file:
                 file.writelines(chunks)

@@ -21,12 +21,7 @@ from scannet_prep.base.files import Fingerprint, have_sizes, read_file
 from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.json import Count, encode_json, parse_record
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import (
-    FileError,
-    MissingFileError,
-    UnknownSceneError,
-    UsageError,
-)
+from scannet_prep.errors import FileError, MissingFileError, UnknownSceneError, UsageError
 from scannet_prep.frames.options import FrameContent, FrameOptions
 from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 from scannet_prep.release.scenes import Split

@@ -31,12 +31,7 @@ from scannet_prep.processed.manifest import (
     read_manifest,
 )
 from scannet_prep.processed.npz import HINT_DAMAGED, NpzReader
-from scannet_prep.processed.scene import (
-    MAX_FILE_BYTES,
-    ProcessedScene,
-    parse_head,
-    parse_processed,
-)
+from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessedScene, parse_head, parse_processed
 from scannet_prep.release.scenes import Split
 from scannet_prep.source.scenes import Place, PlaceKind, PlaceScene, ReadablePlace
 

@@ -33,12 +33,7 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, MissingFileError, OutputError
-from scannet_prep.processed.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    read_manifest,
-    write_manifest,
-)
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
 from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.source.place import find_kind, read_packed_manifest
 from scannet_prep.source.trees import Frames

@@ -13,12 +13,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from scannet_prep.base.files import (
-    check_space,
-    run_lock,
-    write_atomically,
-    write_if_changed,
-)
+from scannet_prep.base.files import check_space, run_lock, write_atomically, write_if_changed
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock

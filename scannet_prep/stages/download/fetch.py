@@ -32,13 +32,7 @@ from scannet_prep.base.files import writing
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import format_duration
-from scannet_prep.errors import (
-    DiskFullError,
-    FileError,
-    OutageError,
-    OutputError,
-    TransferError,
-)
+from scannet_prep.errors import DiskFullError, FileError, OutageError, OutputError, TransferError
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, check_file
 from scannet_prep.remote.addresses import hide_secrets
 from scannet_prep.remote.http import HttpClient, RefusalError, RequestError
