@@ -189,7 +189,7 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
     return Selection(splits, scene_ids, arguments.limit)
 
 
-def base_url_from(address: str | None) -> str:
+def base_url_from(address: str | None = None) -> str:
     """Return the address of the server: the given one, a mirror's in the environment, or ScanNet's.
 
     Args:

@@ -57,34 +57,45 @@ def add_arguments(parser: shared.CommandParser) -> None:
         text="folder for the raw files",
     )
     parser.add_argument(
-        "--types", nargs="+", required=True, choices=TYPES, metavar="TYPE",
+        "--types",
+        nargs="+",
+        required=True,
+        choices=TYPES,
+        metavar="TYPE",
         help="files to download: seg, seg-min, or file suffixes such as .sens (see types below)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--accept-terms", action="store_true",
+        "--accept-terms",
+        action="store_true",
         help="confirm that you have read, signed and accept the terms of use",
-    )  # fmt: skip
+    )
     shared.add_selection_arguments(parser)
     # The server belongs to a university chair, and many people share it.
     parser.add_argument(
-        "--jobs", type=int, choices=range(1, 9), default=4, metavar="N",
+        "--jobs",
+        type=int,
+        choices=range(1, 9),
+        default=4,
+        metavar="N",
         help="parallel connections, at most 8 (default: 4)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--base-url", metavar="URL", help="download from this mirror (default: the ScanNet server)"
     )
     parser.add_argument(
-        "--insecure", action="store_true",
+        "--insecure",
+        action="store_true",
         help="accept any certificate, so that anybody can pose as the server",
-    )  # fmt: skip
+    )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--dry-run", action="store_true", help="show what would be downloaded, then exit"
     )
     instead.add_argument(
-        "--print-urls", action="store_true",
+        "--print-urls",
+        action="store_true",
         help="print the URLs of missing and incomplete files, then exit",
-    )  # fmt: skip
+    )
 
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:

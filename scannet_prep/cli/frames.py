@@ -143,7 +143,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--fetch",
         nargs="?",
         default="",
-        const=shared.base_url_from(""),
+        const=shared.base_url_from(),
         metavar="URL",
         help="download the stream of each scene, from the ScanNet server or a mirror, and remove "
         "it when its frames are complete",

@@ -1,1 +1,1 @@
-"""The ScanNet v2 release on disk: one module for each kind of file."""
+"""The ScanNet v2 release on disk: where its files lie, and a reader for each kind."""

@@ -1,4 +1,4 @@
-"""Takes synthetic scenes through every stage, for users who do not have the data yet.
+"""Take synthetic scenes through every stage, for users who do not have the data yet.
 
     write_scene -> ScanNet/ -> process -> processed/ -> pack -> scannet.tar.zst -> ScanNet
     processed/ -> view -> scene.png, scene.html

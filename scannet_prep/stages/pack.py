@@ -1,4 +1,4 @@
-"""Packs a processed folder, a raw tree or extracted frames into one archive.
+"""Pack a processed folder, a raw tree or extracted frames into one archive.
 
     Place.scenes --> Index
     _list_files, Place.iter_groups    the files of no scene, and those of each

@@ -49,11 +49,6 @@ _SAVE_INTERVAL_S = 5.0
 _HINT_CHANGED = "run the same command again"
 
 
-def find_nothing(*_: Any) -> list[Any]:  # noqa: ANN401 - any arguments
-    """Return an empty list."""
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class SceneTask:
     """One scene to make from raw files.
@@ -104,8 +99,8 @@ class Stage:
     make: Callable[[Any, Any], tuple[Mapping[Path, Path], Any]]
     read: Callable[[Path], Any]
     write: Callable[[Path, Any], None]
-    find_outdated: Callable[[Any, Any], Iterable[Path]] = find_nothing
-    finish: Callable[[Any, Any], Sequence[Finding]] = find_nothing
+    find_outdated: Callable[[Any, Any], Iterable[Path]] = lambda *_: ()
+    finish: Callable[[Any, Any], Sequence[Finding]] = lambda *_: ()
     makes_folders: bool = False
 
 

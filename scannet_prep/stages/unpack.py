@@ -1,4 +1,4 @@
-"""Unpacks an archive, which is a file, an address or a pipe, into the folder that it was made from.
+"""Unpack an archive, which is a file, an address or a pipe, into the folder that it was made from.
 
     file, address    by the seek table, in threads: a damaged scene costs only itself
     pipe             in order: damage also hides the scenes after it
