@@ -133,7 +133,7 @@ def plan(
     listed: FrameList = {}
     digest = ""
     if list_path:
-        if selection.scene_ids is not None or options.keys() & {"every", "first", "at_most"}:
+        if selection.scene_ids is not None or "first" in options:
             problem = "--frames names scenes and frames"
             raise UsageError(problem, "leave out --scenes and --first, or --frames")
         listed = _read_frame_list(list_path)
@@ -141,7 +141,7 @@ def plan(
         selection = replace(selection, scene_ids=tuple(listed))
     listing = _list_streams(raw_dir, out_dir) if base_url else list_raw(raw_dir)
     label_map = label_map_at(listing.label_map)
-    if out_dir.exists() and raw_dir.exists() and out_dir.samefile(raw_dir):
+    if out_dir.exists() and out_dir.samefile(raw_dir):
         raise UsageError(f"{out_dir}: holds the raw scenes", _HINT_FOLDER)
     before = _read_manifest(out_dir)
     chosen = _choose_options({**options, "listed": digest}, label_map, out_dir, before)
