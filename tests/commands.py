@@ -180,11 +180,7 @@ def limited_memory(more_bytes):
 
 def run_words(*words, **options):
     """Run a program in a new process; `options` are those of `subprocess.run`."""
-    streams = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-    }
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     options = streams | options
     done = subprocess.run([*map(str, words)], text=True, timeout=600, check=False, **options)
     return Outcome(done.returncode, done.stdout, done.stderr)

@@ -263,8 +263,7 @@ def test_labels_ply_is_kept_and_only_contradictions_are_counted(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"scannet200": True, "align_axis": True, "faces": True}, {"labels_from": "ply"}],
+    "options", [{}, {"scannet200": True, "align_axis": True, "faces": True}, {"labels_from": "ply"}]
 )
 def test_synthetic_scene_equals_the_loops_and_has_the_same_bytes_each_time(tmp_path, options):
     made = make_scene(tiny.SCENE_ID, vertices=600, seed=3)

@@ -34,8 +34,7 @@ def plain(raw, tmp_path_factory):
 @pytest.fixture(scope="module")
 def computed(raw, tmp_path_factory):
     path = tmp_path_factory.mktemp("computed") / "processed"
-    words = ("--align-axis", "--compute-segments")
-    succeed("process", raw, "-o", path, *words)
+    succeed("process", raw, "-o", path, "--align-axis", "--compute-segments")
     return path
 
 
@@ -79,24 +78,17 @@ def test_view_says_which_segments_are_computed(computed, tmp_path):
         assert ("computed segments" in page.read_text()) is is_computed
 
 
-def write_segments(raw, tmp_path):
-    """Copy the raw tree, with segments of the test scene as the Segmentator writes them."""
-    copy = tmp_path / "raw"
-    shutil.copytree(raw, copy)
-    positions, faces = read_mesh(raw)
-    numbers = segment_mesh(positions, faces, threshold=0.1)
+@pytest.mark.parametrize("words", [[], ["--compute-segments"]])
+def test_segments_beside_the_mesh_of_a_test_scene_are_used_and_marked(raw, tmp_path, words):
+    copy = shutil.copytree(raw, tmp_path / "raw")
+    numbers = segment_mesh(*read_mesh(raw), threshold=0.1)
+    # As the Segmentator writes them.
     document = {
         "params": {"kThresh": 0.1, "segMinVerts": 20},
         "sceneId": f"/{TEST}_vh_clean_2",
         "segIndices": (numbers * 7).tolist(),
     }
     (copy / f"scans_test/{TEST}/{TEST}{SEGMENTS.suffix}").write_text(json.dumps(document))
-    return copy, numbers
-
-
-@pytest.mark.parametrize("words", [[], ["--compute-segments"]])
-def test_segments_beside_the_mesh_of_a_test_scene_are_used_and_marked(raw, tmp_path, words):
-    copy, numbers = write_segments(raw, tmp_path)
 
     succeed("process", copy, "-o", tmp_path / "out", "--strict", *words)
     scene = read_test_scene(tmp_path / "out")

@@ -210,8 +210,7 @@ def test_damaged_prediction_is_named_with_its_content(
     else:
         np.save(tmp_path / name, content)
 
-    words = ("--gt", place, "--task", task, "--allow-missing")
-    outcome = run_main("evaluate", tmp_path, *words)
+    outcome = run_main("evaluate", tmp_path, "--gt", place, "--task", task, "--allow-missing")
 
     assert outcome.status == 1
     assert f"error: {tmp_path / name}: {problem}" in outcome.stderr

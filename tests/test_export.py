@@ -413,8 +413,7 @@ def export(name, scene, folder, *, is_aligned=False):
 
 
 def test_user_chooses_the_frame(root, tmp_path):
-    words = ("--format", "pointcept", "--aligned", "-o", tmp_path)
-    succeed("export", root / "scan", *words)
+    succeed("export", root / "scan", "--format", "pointcept", "--aligned", "-o", tmp_path)
     points = np.load(tmp_path / f"val/{VAL}/coord.npy")
     assert np.array_equal(points, TRUTHS[VAL].points("aligned"))
     scene = read_processed(root / f"aligned/train/{TRAIN}.npz")

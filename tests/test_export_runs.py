@@ -7,8 +7,6 @@ from commands import TEST, TRAIN, VAL, digests, patch, raw_file, run_main, succe
 
 from scannet_prep.synthetic import write_release
 
-ALL = [TRAIN, VAL, TEST]
-
 
 def export(place, out_dir, *words):
     return run_main("export", place, "-o", out_dir, "--json", "--format", *words)
@@ -33,7 +31,7 @@ def test_later_runs_make_what_is_missing_changed_or_processed_again(raw_dir, out
     assert digests(made) == whole
     # A change that keeps the size is repaired by force.
     patch(made / f"val/{VAL}/color.npy", -1, b"m")
-    assert run("--force").json["made"] == ALL
+    assert run("--force").json["made"] == [TRAIN, VAL, TEST]
     assert digests(made) == whole
 
     write_release(raw_dir, [VAL], vertices=650, seed=3)
@@ -77,11 +75,7 @@ def test_scenes_of_several_runs_make_the_export_of_one(out_dir, tmp_path):
 
 REFUSALS = [
     ("export processed -o made --format ply", 2, "holds an export with other options (format: poi"),
-    (
-        "export processed -o made --format pointcept --aligned",
-        2,
-        "run has format: pointcept, ",
-    ),
+    ("export processed -o made --format pointcept --aligned", 2, "run has format: pointcept, "),
     ("export faces -o made --format pointcept", 2, "processed with: --no-scannet200"),
     ("export processed -o mine --format ply", 2, "holds thesis.tex, and was not made by"),
     ("export processed -o damaged --format pointcept", 1, "is damaged, or not a file of this"),
@@ -91,11 +85,7 @@ REFUSALS = [
     ("export processed -o new --format mask3d --splits test", 2, "test scenes have no segments"),
     ("export processed -o new --format ply --scenes scene0009_00", 2, "has no scene scene0009_00"),
     ("export processed --format pointcept --label-set scannet200", 2, "no choice of a label set"),
-    (
-        "export processed --format benchmark-gt --aligned",
-        2,
-        "gt has no choice of a frame",
-    ),
+    ("export processed --format benchmark-gt --aligned", 2, "gt has no choice of a frame"),
     # Other commands do not take an export.
     ("process raw -o made", 2, "is a file, an export or the raw tree"),
 ]
@@ -143,7 +133,6 @@ def test_scene_that_moves_to_another_split_leaves_no_file_in_the_first(raw_dir, 
     name = "scene9000_00"
     write_release(raw_dir, [name], vertices=600)
     for split in ("train", "val"):
-        words = ("process", raw_dir, "-o", out_dir, "--scenes", name, "--splits", split)
-        succeed(*words)
+        succeed("process", raw_dir, "-o", out_dir, "--scenes", name, "--splits", split)
         assert export(out_dir, tmp_path / "out", "ply").status == 0
         assert [path.parent.name for path in tmp_path.glob(f"out/*/{name}.ply")] == [split]

@@ -360,10 +360,7 @@ def test_processed_scenes_give_start_points_in_the_frame_of_the_poses(
     assert extract(copied, tmp_path / "out", *words).json["kept"] == SCENES
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("--layout", "nerfstudio"), ("--with", "color", "vertices")],
-)
+@pytest.mark.parametrize("words", [("--layout", "nerfstudio"), ("--with", "color", "vertices")])
 def test_depth_is_not_compared_between_cameras_at_different_places(raw_dir, tmp_path, words):
     copied = shutil.copytree(raw_dir, tmp_path / "raw")
     # The extrinsic of the depth camera begins after the name, and 3 matrices of 64 bytes.

@@ -173,8 +173,7 @@ WITH_LABELS = "--layout frames25k --with color depth labels"
 
 
 @pytest.mark.parametrize(
-    ("words", "names"),
-    [("", OFFICIAL), (WITH_LABELS, FRAMES25K), ("--layout mmdet3d", MMDET3D)],
+    ("words", "names"), [("", OFFICIAL), (WITH_LABELS, FRAMES25K), ("--layout mmdet3d", MMDET3D)]
 )
 def test_layout_has_the_names_of_its_program(streams_dir, out_dir, words, names):
     assert extract(streams_dir, out_dir, "--every", "6", *words.split()).status == 0

@@ -154,11 +154,8 @@ def import_ocnn():
         return ocnn
 
 
-PACKAGES = ("lightning", "accelerate")
-
-
 # The second time, the script continues from its own checkpoint.
-@pytest.mark.parametrize("name", needing(*PACKAGES))
+@pytest.mark.parametrize("name", needing("lightning", "accelerate"))
 def test_script_of_the_training_page_runs(training_folder, tmp_path, name):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/processed").symlink_to(training_folder)

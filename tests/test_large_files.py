@@ -54,10 +54,7 @@ def test_directory_that_lists_too_few_members_is_refused(tmp_path):
     swallowed[entry + 28 : entry + 30] = struct.pack("<H", length + second_bytes)
     with zipfile.ZipFile(path, "w"):
         empty = path
-    cases = [
-        (empty.read_bytes(), "it lists 0 files"),
-        (swallowed, "it lists 1 files, expected 2"),
-    ]
+    cases = [(empty.read_bytes(), "it lists 0 files"), (swallowed, "it lists 1 files, expected 2")]
     for data, problem in cases:
         path.write_bytes(data)
         with pytest.raises(FileError, match=problem):

@@ -181,8 +181,7 @@ def test_plan_depends_on_seed_and_epoch_alone(lengths, max_points):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "max_points"),
-    [(1, 550_000), (4, 600_000), (8, 1_200_000), (1, 600_000)],
+    ("world_size", "max_points"), [(1, 550_000), (4, 600_000), (8, 1_200_000), (1, 600_000)]
 )
 def test_batches_of_scannet_are_full_and_even_and_new_in_each_epoch(world_size, max_points):
     # Like those of the train split: mean 149,000, at most 550,000.

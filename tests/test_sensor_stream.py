@@ -115,10 +115,7 @@ def test_depth_is_in_millimetres_for_any_depth_shift_up_to_16_bits(path):
         with open_stream(path, patched(SHIFT, "<f", shift)) as stream:
             assert np.array_equal(stream[1].depth(), np.rint(stored * (1000 / shift)))
     far = encode_stream([(LOST, JPEG, np.full(DEPTH_SIZE[::-1], 6554, np.uint16))], 100.0)
-    with (
-        open_stream(path, far) as stream,
-        pytest.raises(FileError, match=r"depth reaches 65\.5 m"),
-    ):
+    with open_stream(path, far) as stream, pytest.raises(FileError, match=r"depth reaches 65\.5 m"):
         stream[0].depth()
 
 

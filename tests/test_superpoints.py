@@ -93,7 +93,6 @@ FLOATS = st.floats(-10, 10, width=32)
 POINT = st.tuples(FLOATS, FLOATS, FLOATS) | st.tuples(GRID, GRID, GRID)
 # Weights are between 0 and 4.
 THRESHOLDS = st.sampled_from([1e-37, 1e-4, 0.01, 0.5, 1.0, 2.0, 5.0, 1e37])
-SIZES = st.integers(0, 8)
 
 
 @st.composite
@@ -104,7 +103,7 @@ def meshes(draw):
 
 
 @pytest.mark.parametrize("scale", [1, 1e-44, 1e-25, 1e-18, 1e15, 1e30, 3e37])
-@given(mesh=meshes(), threshold=THRESHOLDS, min_vertices=SIZES)
+@given(mesh=meshes(), threshold=THRESHOLDS, min_vertices=st.integers(0, 8))
 @settings(max_examples=60)
 def test_segments_of_any_mesh_are_those_of_the_oracle(scale, mesh, threshold, min_vertices):
     points = np.array(mesh[0]) * scale

@@ -38,12 +38,10 @@ def run_tool(name, *words, cwd, base_url=""):
         return run_main(*words, cwd=cwd, main=run)
 
 
-TASK_NAMES = ["annotation-points", "bboxes", "reconstruction-scenes"]
-
-
 # test_coming_from.py compares each option with those of `download`.
 def test_official_command_lines_fetch_the_same_files(server, tmp_path):
-    tasks = [f"tasks/limited-{name}.zip" for name in TASK_NAMES]
+    names = ("annotation-points", "bboxes", "reconstruction-scenes")
+    tasks = [f"tasks/limited-{name}.zip" for name in names]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("scenes.txt", "scene0191_00\n")

@@ -334,9 +334,7 @@ def test_comparison_names_scenes_arrays_rows_and_classes_that_differ(whole_dir, 
 
     assert (status, report["scenes"], report["damaged_scenes"]) == (3, 2, [*SCENES])
     assert report["classes"] == {"wall -> floor": 45}
-    assert messages[TRAIN] == [
-        f"labels: 45 of 600 rows differ, first row {walls[0]}: 1, there 2",
-    ]
+    assert messages[TRAIN] == [f"labels: 45 of 600 rows differ, first row {walls[0]}: 1, there 2"]
     assert "points: 1 of 600 rows differ, first row 3" in messages[VAL][0]
     assert messages[VAL][1] == "meta: other segments_source"
     assert messages[TEST] == [f"this scene is in {whole_dir / 'processed'} only"]

@@ -19,7 +19,6 @@ from scannet_prep.view.picture import PictureOptions, View, draw_scene
 from scannet_prep.view.predictions import RIGHT_COLOR
 
 VERTICES = 2000
-GRAY = (100, 100, 100)
 NAMED = "prediction, ScanNet20"
 
 
@@ -141,7 +140,7 @@ def test_perfect_prediction_is_right_or_unlabeled(folder, root):
     raw_ids = np.where(scene.labels >= 0, scene.nyu40_ids, 0)
     np.savetxt(folder / f"{VAL}.txt", raw_ids, fmt="%d")
 
-    assert view_prediction(folder, "--color", "error") == {RIGHT_COLOR, GRAY}
+    assert view_prediction(folder, "--color", "error") == {RIGHT_COLOR, (100, 100, 100)}
 
 
 def test_predicted_instances_have_a_colour_each(folder):
@@ -163,8 +162,7 @@ def test_predicted_instances_have_a_colour_each(folder):
     ],
 )
 def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, title):
-    words = ("view", VAL, "-o", "x.html", "--pred", *words.split())
-    outcome = run_main(*words, cwd=predictions)
+    outcome = run_main("view", VAL, "-o", "x.html", "--pred", *words.split(), cwd=predictions)
 
     found, titles = read_page(predictions / "x.html")
     assert outcome.status == 0

@@ -180,15 +180,15 @@ def test_names_are_escaped_and_damage_is_an_error_that_names_the_file(running):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["70000"], "port 70000 cannot be used"),
-        (["PORT"], "[Errno 98] Address already in use\nhint: to use any free port: --serve 0"),
-        (["-o", "page.html"], "--serve writes no file"),
-        (["--png"], "--serve writes no file"),
-        (["--size", "800x600"], "--serve writes no file"),
+        ("70000", "port 70000 cannot be used"),
+        ("PORT", "[Errno 98] Address already in use\nhint: to use any free port: --serve 0"),
+        ("-o page.html", "--serve writes no file"),
+        ("--png", "--serve writes no file"),
+        ("--size 800x600", "--serve writes no file"),
     ],
 )
 def test_wrong_arguments_of_serve_are_refused(whole_dir, serving, words, problem):
-    words = [word.replace("PORT", str(serving)) for word in words]
+    words = words.replace("PORT", str(serving)).split()
     outcome = run_main("view", "--serve", *words, "--source", whole_dir / "processed")
 
     assert outcome.status == 2
