@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.files import write_atomically
 from scannet_prep.base.images import encode_png
 from scannet_prep.base.ply import encode_ply
 from scannet_prep.base.progress import Progress
@@ -232,7 +232,6 @@ def run(
                 )
                 vertex_colors = scene.colorings[color].colors
                 content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
-            make_directory(path.parent)
             write_atomically(path, content)
             colors[scene_id] = color
             sizes[str(path)] = path.stat().st_size

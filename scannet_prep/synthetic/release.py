@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import make_directory, write_if_changed
+from scannet_prep.base.files import write_if_changed
 from scannet_prep.base.ply import encode_ply
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import (
@@ -101,7 +101,6 @@ def write_scene(
     split = official_splits().get(scene.scene_id) or Split.TRAIN
     scans_dir = raw_dir / SPLIT_DIRS[split]
     files = RawScene(scene.scene_id, scans_dir / scene.scene_id)
-    make_directory(files.directory)
     contents = {
         MESH: _mesh_chunks(scene, scene.colors),
         INFO: [_info_text(scene)],
@@ -120,7 +119,6 @@ def write_scene(
 
 def write_label_map(raw_dir: Path) -> Path:
     """Write the built-in label map: of the 17 columns of the release, the three that are used."""
-    make_directory(raw_dir)
     path = raw_dir / LABEL_MAP.suffix
     lines = ["id\traw_category\tnyu40id"]
     for raw_category, ids in builtin_label_map().rows.items():
