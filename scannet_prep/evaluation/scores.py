@@ -64,14 +64,11 @@ def check_truth(labels: IntArray, label_set: LabelSet) -> None:
     Raises:
         ContentError: Several numbers are too large to be train ids.
     """
-    too_large = labels[labels >= len(label_set)]
-    if len(too_large) == 0:
+    is_too_large = labels >= len(label_set)
+    too_large = np.unique(labels[is_too_large])
+    if len(too_large) < 2:
         return
-    # Comparing is faster than sorting, which is rarely necessary.
-    is_first = too_large == too_large[0]
-    if is_first.all():
-        return
-    numbers = [str(number) for number in np.unique(too_large).tolist()]
+    numbers = [str(number) for number in too_large.tolist()]
     raise ContentError(
         f"ground truth: found {list_some(numbers)}, which are not train ids of {label_set.name} "
         f"(0 to {len(label_set) - 1})",
