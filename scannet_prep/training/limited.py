@@ -74,12 +74,13 @@ def check_points(
     checked = {}
     for scene_id, vertex_count in zip(scene_ids, lengths.tolist(), strict=True):
         try:
+            given = np.asarray(points[scene_id])
             # Sorted, so that the first and the last one decide.
-            indices = np.unique(points[scene_id])
+            indices = np.unique(given)
         except (TypeError, ValueError) as error:
             raise UsageError(f"points: {scene_id}: {error}", _HINT_FORMAT) from None
         # A number for each vertex, of which some are equal.
-        is_mask = len(indices) < vertex_count == np.size(points[scene_id])
+        is_mask = len(indices) < vertex_count == given.size
         if len(indices) and (
             is_mask
             or indices.dtype.kind not in "iu"
