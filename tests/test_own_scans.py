@@ -10,7 +10,7 @@ from commands import COMMAND, PYTHON, find_blocks, run_main, run_words, succeed
 from tiny import Ply
 
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
-from scannet_prep.errors import FileError, UnknownSceneError
+from scannet_prep.errors import FileError, UnknownSceneError, UsageError
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.release import files as release
 from scannet_prep.release.scenes import SCENE_ID, SceneId
@@ -106,6 +106,9 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
             np.testing.assert_array_equal(sample[key], expected[key])
             assert getattr(sample[key], "dtype", None) == getattr(expected[key], "dtype", None)
     assert sample_from_mesh(file, labels="ScanNet200")["label_set"] == "ScanNet200"
+    for matrix in (np.eye(3), alignment * np.nan):
+        with pytest.raises(UsageError, match="expected 4 rows of 4 finite numbers"):
+            sample_from_mesh(file, axis_alignment=matrix)
 
 
 MESH_ALONE = {MESH: Ply().encode()}

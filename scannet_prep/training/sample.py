@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.files import expand_home
+from scannet_prep.errors import UsageError
 from scannet_prep.processed.scene import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 
@@ -66,7 +67,7 @@ def sample_from_mesh(
     Raises:
         MissingFileError: There is no such file.
         FileError: It is not a triangle mesh in metres, or its segments would mean nothing.
-        UsageError: There is no such label set.
+        UsageError: There is no such label set, or `axis_alignment` is not such a matrix.
     """
     # Imported here, so that importing the package for training does not load the parsers.
     from scannet_prep.processed.geometry import points_and_normals
@@ -75,11 +76,13 @@ def sample_from_mesh(
     from scannet_prep.release.files import MESH
 
     label_set = parse_label_set(labels)
+    matrix = None if axis_alignment is None else np.array(axis_alignment, np.float64)
+    if matrix is not None and (matrix.shape != (4, 4) or not np.isfinite(matrix).all()):
+        raise UsageError(f"axis_alignment is {matrix}, expected 4 rows of 4 finite numbers")
     path = expand_home(file)
     mesh = read_raw_file(MESH, path)
     for note in mesh.notes:
         warnings.warn(f"{path}: {note.text}", stacklevel=2)
-    matrix = None if axis_alignment is None else np.array(axis_alignment, np.float64)
     points, normals = points_and_normals(mesh.positions, mesh.faces, matrix, mesh.normals)
     unknown = np.full(len(points), -1, np.int32)
     segments: NDArray[Any] = unknown
