@@ -310,6 +310,8 @@ def test_two_predictions_of_instances_list_each_object_once(show, processed, sce
     assert {row[0] for row in rows} == names
     assert len(rows) == len(names) > 3
     assert all(row[1:] == ["matched", "matched"] for row in rows)
+    shown.page.fill("#search", rows[0][0])
+    assert list_legend(shown) == rows[:1]
 
 
 def test_link_restores_the_view(show, path):

@@ -162,8 +162,10 @@ class Viewer {
   /** List the lines of the legend that match the search. */
   #listLines() {
     const search = $("search").value.toLowerCase();
-    const isFound = ({ name }) => name.toLowerCase().includes(search);
-    const found = [...this.#lines].filter(([, line]) => line.some(isFound));
+    const isFound = (text) => text.toLowerCase().includes(search);
+    const found = [...this.#lines].filter(
+      ([key, line]) => isFound(key) || line.some(({ name }) => isFound(name)),
+    );
     this.#boxes.clear();
     const items = found.slice(0, MAX_LINES).map(([key, line]) => this.#makeLine(key, line));
     const left = found.length - items.length;
@@ -300,7 +302,8 @@ class Viewer {
     const every = Math.ceil(this.vertexCount / FITTED_POINTS);
     const count = Math.ceil(this.vertexCount / every);
     const points = Array.from({ length: count }, (_, i) => this.positionOf(every * i));
-    camera.fit(points, middle, paneSize[0] / paneSize[1], isPlan);
+    // A canvas that is not shown yet has no size.
+    camera.fit(points, middle, paneSize[0] / paneSize[1] || 1, isPlan);
     this.#changed();
   }
 
