@@ -119,8 +119,8 @@ def test_page_has_the_colourings_of_the_sample_and_of_predictions_and_saves_itse
         with pytest.raises(UsageError, match="cannot be coloured by 'error'"):
             draw(sample, color="error")
 
-    masks = make_masks()
-    for predictions in (sample["labels"], masks, masks._asdict()):
+    masks = make_masks((3, -100))
+    for predictions in (np.full(VERTICES, -100), masks, masks._asdict()):
         page = show_sample(sample, predictions)
         assert list_colorings(page)[-2:] == ["prediction", "error"]
         assert '"color":"prediction"' in page.html.decode()
@@ -163,10 +163,14 @@ def test_notebook_shows_the_page_in_a_frame_and_without_scripts_a_picture(show, 
     sample["scene_id"] = '"><script>alert(1)</script>'
     output = show_sample(sample, sample["labels"])._repr_html_()
     path = tmp_path / "notebook.html"
-    path.write_text(f"<!doctype html><meta charset=utf-8><body>{output}")
+    path.write_text(f"<!doctype html><meta charset=utf-8><body hidden>{output}")
 
-    frame = show(path).page.frame_locator("iframe")
-    frame.locator("canvas[aria-busy=false]").first.wait_for()
+    page = show(path).page
+    page.frames[1].wait_for_function("() => window.viewer")
+    page.evaluate("document.body.hidden = false")
+    frame = page.frame_locator("iframe")
+    canvas = frame.locator("canvas[aria-busy=false]").first
+    assert canvas.evaluate("() => viewer.drawing.camera.distance") > 1
     assert frame.locator("h1").inner_text() == sample["scene_id"]
 
     start, end = output.index("<iframe"), output.index("</iframe>")

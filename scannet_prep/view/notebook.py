@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.files import write_atomically
 from scannet_prep.base.images import encode_png
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.overlaps import InstancePrediction, check_prediction
@@ -75,7 +75,6 @@ class NotebookPage:
             OutputError: The file cannot be written.
         """
         path = Path(path)
-        make_directory(path.parent)
         write_atomically(path, [self.html])
 
     def _repr_html_(self) -> str:
@@ -285,7 +284,7 @@ def _read_arrays(sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 def _read_predictions(
     predictions: Predicted, vertex_count: int, label_set: LabelSet
 ) -> IntArray | InstancePrediction:
-    """Check predictions.
+    """Check predictions, and make all negative ids -1.
 
     Raises:
         ContentError: They have another shape or type.
@@ -296,9 +295,11 @@ def _read_predictions(
     values: IntArray | InstancePrediction
     if isinstance(predictions, InstancePrediction):
         masks, ids, scores = check_prediction(predictions, vertex_count)
+        ids = ids.clip(-1)
         values = InstancePrediction(masks, ids, scores)
     else:
         ids = check_integers(predictions, "predictions", vertex_count)
+        ids = ids.clip(-1)
         values = ids
     if ids.max(initial=-1) >= len(label_set):
         raise UsageError(
