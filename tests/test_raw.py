@@ -158,6 +158,7 @@ NO_METADATA = [
     (b"a = 1\r\r\nb = 2\r\r\nnonsense\r\r\n", "line 3 reads 'nonsense'"),
     (b"axisAlignment = 1 0\naxisAlignment = 2 0\n", "has two different values for axisAlignment"),
     (b"axisAlignment = " + b"1 " * 15, "axisAlignment has 15 values"),
+    (b"axisAlignment = " + b"1 " * 16, "expected .* a matrix with an inverse"),
     (b"axisAlignment = " + b"1 " * 15 + b"1e999", "axisAlignment has 16 values, .*1e999'"),
 ]
 SIZE = len(Ply().encode())

@@ -195,7 +195,7 @@ def _parse_scan_info(data: bytes, path: Path) -> ScanInfo:
     Raises:
         FileError: It is not text.
         ContentError: It has other lines than `key = value`, or the axis alignment is not 16 finite
-            numbers up to a million.
+            numbers up to a million, or has no inverse.
     """
     values = _parse_lines(decode_text(data, path))
     text = values.get("axisAlignment")
@@ -232,10 +232,10 @@ def _parse_matrix(text: str) -> NDArray[np.float64]:
     except ValueError:
         matrix = np.full((4, 4), np.nan)
     # False if a number is NaN.
-    if not (np.abs(matrix) <= _MAX_NUMBER).all():
+    if not (np.abs(matrix) <= _MAX_NUMBER).all() or np.linalg.det(matrix) == 0:
         raise ContentError(
             f"axisAlignment has {len(words)} values, {text!r:.200}, "
-            f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
+            f"expected 16 finite numbers up to {_MAX_NUMBER:,}, of a matrix with an inverse"
         )
     return matrix
 
