@@ -41,7 +41,7 @@ PASSING = [
 FINAL = {
     "missing": (Status(404), "status 404"),
     "refused": (Status(403), "status 403"),
-    "without ranges": (RangesIgnored(), "without the range"),
+    "without ranges": (RangesIgnored(), r"without the range.*\nhint: serve it with nginx"),
     "login": (Page(), "a web page in place of the file"),
     "other range": (ShiftedRange(by=1), "without the range"),
     "redirect to a login": (Redirect("/login?token=s3cret"), "status 404"),

@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 _SERVERS = ("https://", "http://")
 _PAUSES_S = (0.2, 1.0, 5.0, 20.0, 60.0)
 _TIMEOUT_S = 20.0
+_HINT_RANGES = "serve it with nginx or Apache, which support ranges; python -m http.server does not"
 _HINT_STORE = (
     "check the address and your credentials; s3://, gs:// and hf:// need the extra [remote], and "
     "s3fs, gcsfs or huggingface_hub"
@@ -108,7 +109,8 @@ def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
         # Without Content-Range, this is the whole archive.
         has_range = "Content-Range" in answer.headers and answer.start == start
         if not has_range or answer.size_bytes is None:
-            raise RefusalError("the server answers without the range that was requested")
+            problem = "the server answers without the range that was requested"
+            raise RefusalError(problem, _HINT_RANGES)
         data = b"".join(answer.pieces())
     if len(data) < end - start:
         raise BrokenConnectionError(f"{len(data):,} of {end - start:,} bytes arrived")
