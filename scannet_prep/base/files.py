@@ -72,6 +72,10 @@ class Fingerprint:
     size_bytes: Count
     crc32: Crc32
 
+    def __str__(self) -> str:
+        """Return both as text, for messages."""
+        return f"{self.size_bytes:,} bytes, CRC-32 {self.crc32}"
+
     @classmethod
     def from_bytes(cls, *chunks: Buffer) -> Fingerprint:
         """Compute the fingerprint of the whole content of a file, in one or several pieces."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,9 +34,9 @@ class ScoreTable:
         classes: The numbers of each class, by its name, in the order of the train ids.
     """
 
-    totals: Numbers = field(hash=False)
-    means: Mapping[str, Numbers] = field(hash=False)
-    classes: Mapping[str, Numbers] = field(hash=False)
+    totals: Numbers
+    means: Mapping[str, Numbers]
+    classes: Mapping[str, Numbers]
 
 
 def list_class_groups(label_set: LabelSet) -> dict[str, list[int]]:

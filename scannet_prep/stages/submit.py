@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ class SubmissionReport:
     masks: int
     size_bytes: int
     unpacked_bytes: int
-    left_out: Mapping[str, int] = field(hash=False)
+    left_out: Mapping[str, int]
     warning: str
 
 

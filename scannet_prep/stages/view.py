@@ -11,7 +11,7 @@ The journey of a scene into a file, or to a browser:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -113,8 +113,8 @@ class ViewReport:
     """
 
     kind: Kind
-    colors: Mapping[str, str] = field(hash=False)
-    files: Mapping[str, int] = field(hash=False)
+    colors: Mapping[str, str]
+    files: Mapping[str, int]
 
 
 def open_scenes(
