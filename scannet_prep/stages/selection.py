@@ -20,8 +20,8 @@ from scannet_prep.release.scenes import (
 )
 
 _HINT_IDS = (
-    "scene ids of the release run from scene0000_00 to scene0806_00; "
-    "separate several by blanks, or write @FILE for a file with one on each line"
+    "scene ids of the release run from scene0000_00 to scene0806_00; separate several by blanks, "
+    "or write @FILE for a file of them; a folder comes before --scenes or, in view, after --source"
 )
 _HINT_SPLITS = "leave out --splits, or take the scene out of --scenes"
 _HINT_NO_SPLIT = "to put it into a split, name the scene and the split: --scenes, --splits"

@@ -36,7 +36,7 @@ from scannet_prep.view.server import SceneServer
 
 Kind: TypeAlias = Literal["html", "png", "ply"]
 
-_HINT_SCENES = "name some of the scenes; info --table scenes lists them"
+_HINT_SCENES = "name some of the scenes, before the options; info --table scenes lists them"
 
 
 @dataclass(frozen=True, slots=True)
