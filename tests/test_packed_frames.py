@@ -153,7 +153,7 @@ def test_frames_of_other_options_and_changed_files_are_refused(root, tmp_path):
     other = extract(root / "raw", tmp_path / "other", "--every", "2")
     outcome = unpack_file(root / "a.tar.zst", "-o", other)
     assert outcome.status == 1
-    assert "holds frames scenes every: 2, " in outcome.stderr
+    assert "holds frames (every: 2, " in outcome.stderr
     patch(other / f"{VAL}/depth/0.png", 50, b"?")
     outcome = run_main("pack", other, "-o", tmp_path / "b.tar.zst")
     assert outcome.status == 1

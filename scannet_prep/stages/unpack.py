@@ -196,7 +196,7 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
 def _describe_head(kind: str, manifest: Manifest | None, options: str) -> str:
     """Describe the scenes of a folder or an archive: their kind, and how they were made."""
     if manifest is None:
-        return f"{kind} scenes {options}".rstrip()
+        return f"frames ({options})" if kind == "frames" else f"{kind} scenes"
     return f"scenes made with {manifest.options.flags} and label map {manifest.label_map[:16]}"
 
 
