@@ -61,6 +61,7 @@ def test_place_is_found_by_its_names_and_lists_its_scenes(root, name):
 
 REFUSALS = [
     (open_place, "nowhere", MissingFileError, "no such file or folder"),
+    (open_place, "processed/manifest.json/a", FileError, "cannot be read: Not a directory"),
     (open_place, "processed/train", MissingFileError, "holds neither raw .*folder above"),
     (open_place, "export", MissingFileError, "holds neither raw nor processed scenes"),
     (open_processed, "raw", MissingFileError, "holds raw scenes or extracted frames, expected"),
@@ -145,8 +146,9 @@ def test_info_counts_processed_scenes_without_opening_them(raw_dir, tmp_path):
     out_dir = tmp_path / "processed"
     raw_file(raw_dir, MESH.suffix, VAL).write_bytes(b"")
     assert run_main("process", raw_dir, "-o", out_dir, "--scannet200").status == 3
-    sizes = {path.stem: path.stat().st_size for path in out_dir.glob("*/*.npz")}
+    sizes = {}
     for path in out_dir.glob("*/*.npz"):
+        sizes[path.stem] = path.stat().st_size
         path.write_bytes(b"")
 
     value = info(out_dir)

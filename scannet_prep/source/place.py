@@ -66,9 +66,13 @@ def find_kind(path: Path) -> tuple[PlaceKind, RawListing | None]:
     """
     # If access fails, the functions of os.path return False; the methods of Path would raise.
     if not os.path.isdir(path):  # noqa: PTH112
-        if os.path.lexists(path):
-            return "archive", None
-        raise MissingFileError(path, "no such file or folder", _HINT_PLACE)
+        try:
+            path.lstat()
+        except FileNotFoundError:
+            raise MissingFileError(path, "no such file or folder", _HINT_PLACE) from None
+        except OSError:  # whose reason, such as a closed folder above it, opening the file shows
+            pass
+        return "archive", None
     if os.path.isfile(path / MANIFEST_NAME):  # noqa: PTH113
         return "processed", None
 
