@@ -286,11 +286,12 @@ class ProcessedFolder(ProcessedScenes):
     def verify_rest(self) -> list[Finding]:
         """Find files of scenes that the manifest does not record."""
         findings = []
-        recorded = set(map(self.file_path, self.scenes))
         for split in Split:
             # macOS writes hidden files beside others.
-            present = set((self.folder / split).glob("[!.]*.npz"))
-            for path in present - recorded:
+            for path in (self.folder / split).glob("[!.]*.npz"):
+                scene = self.scenes.get(path.stem)
+                if scene is not None and scene.split == split:
+                    continue
                 finding = Finding(
                     message="is not in the manifest",
                     subject=str(path),
