@@ -87,6 +87,8 @@ def test_scenes_are_found_by_index_and_id(stored):
     for key in (8, -9):
         with pytest.raises(IndexError):
             dataset[key]
+    with pytest.raises(TypeError, match="'slice' object cannot"):
+        dataset[:2]
     for key in ("scene0011_00", "x"):
         assert key not in dataset
         with pytest.raises(UnknownSceneError, match=f"has no train scene '{key}'"):

@@ -86,7 +86,7 @@ def _encode_pth(value: object) -> list[bytes]:
     """Encode as `torch.save` did up to version 1.5, which every version of PyTorch reads.
 
     The parts are a magic number, the version of the format, facts about the machine that are not
-    used, the value, and the tensors in it, of which there are none.
+    used, the value, and a list of its tensors, which is empty.
     """
     parts: list[Any] = [_MAGIC_NUMBER, _VERSION, {}, value, []]
     pickles = [pickle.dumps(part, _PICKLE_PROTOCOL) for part in parts]

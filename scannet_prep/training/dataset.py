@@ -5,6 +5,7 @@ dataset[i] -> _find (index) -> _read (file, checked) -> _transform
 
 from __future__ import annotations
 
+import operator
 import secrets
 import warnings
 import zlib
@@ -140,7 +141,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         self.seed = seed
         self._place = open_processed(path)
         self._options = self._place.options
-        # The last one, faces, has to be kept.
+        # Faces, the last one, are stored only with --faces.
         known = _KEYS if self._options.faces else _KEYS[:-1]
         self._keys = known if keys is None else tuple(keys)
         unknown = set(self._keys) - set(known)
@@ -341,7 +342,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 f"{self.path}: found {key}, expected the index or the id of a scene",
                 "for a mask, pass the indices: numpy.flatnonzero(mask)",
             )
-        return range(len(self))[key]
+        # A slice would give a range.
+        return range(len(self))[operator.index(key)]
 
     def _read(self, index: int) -> Sample:
         """Read a sample, without the transform."""

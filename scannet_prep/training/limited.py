@@ -79,7 +79,7 @@ def check_points(
             indices = np.unique(given)
         except (TypeError, ValueError) as error:
             raise UsageError(f"points: {scene_id}: {error}", _HINT_FORMAT) from None
-        # A number for each vertex, of which some are equal.
+        # As many numbers as vertices, some of them equal.
         is_mask = len(indices) < vertex_count == given.size
         if len(indices) and (
             is_mask

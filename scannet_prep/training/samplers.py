@@ -66,8 +66,8 @@ class _RankSampler(Sized):
         loader that was passed to `accelerator.prepare`: then scenes are left out.
 
         Args:
-            steps_done: Steps since the epoch began or was resumed. For `EvalSampler`, scenes, of
-                which a step may have several (`batch_size`).
+            steps_done: Steps since the epoch began or was resumed. For `EvalSampler`, the number of
+                scenes, since a step may have several (`batch_size`).
         """
         if steps_done < self.steps_left:
             warnings.warn(

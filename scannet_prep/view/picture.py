@@ -127,7 +127,7 @@ class PictureOptions:
 
 
 THUMBNAIL = PictureOptions(size=(320, 240), has_legend=False, step=4)
-"""The options of a picture of which several are shown at once."""
+"""The options of a picture that is shown beside others."""
 
 
 def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = None) -> ColorArray:
