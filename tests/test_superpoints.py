@@ -144,6 +144,14 @@ def test_read_only_arrays_of_any_form_give_the_same_int32_segments(dtype, index_
     assert segments.dtype == np.int32
 
 
+def test_vertices_of_a_large_mesh_are_told_apart():
+    points = np.resize(POINTS, (72_006, 3))
+
+    segments = segment_mesh(points, FACES + 72_000, min_vertices=0)
+
+    assert (segments[-6:] - 72_000).tolist() == APART
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
