@@ -58,6 +58,7 @@ def test_tiny_scene_has_the_arrays_found_by_hand(tmp_path):
     assert scene.meta.segment_ids == (0, 2, 4, 5)
     assert scene.meta.scene_type == "Bedroom / Hotel"
     assert scene.meta.warnings == ()
+    assert f"{tiny.SCENE_ID}{INFO}" in scene.meta.inputs
     assert scene.meta.label_map == builtin_label_map().digest
     assert list(find_problems(scene)) == []
 
