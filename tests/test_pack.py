@@ -27,7 +27,7 @@ from commands import (
 from scannet_prep import ScanNet
 from scannet_prep.archive.format import Index, PackedScene
 from scannet_prep.archive.writing import FileGroup, encode_archive
-from scannet_prep.errors import OutputError
+from scannet_prep.errors import FileError, OutputError
 from scannet_prep.source.place import open_place
 
 
@@ -57,7 +57,8 @@ def test_existing_archive_is_replaced_only_with_force_and_a_link_to_it_stays(out
     succeed("pack", out_dir, "-o", path)
     before = path.read_bytes()
     refused = run_main("pack", out_dir, "-o", path, "--level", "19")
-    assert (refused.status, path.read_bytes()) == (2, before)
+    assert refused.status == 2
+    assert path.read_bytes() == before
     assert f"error: {path}: exists already\nhint: name another file" in refused.stderr
 
     link = tmp_path / "link.tar.zst"
@@ -100,6 +101,11 @@ def test_scenes_that_change_meanwhile_are_an_error_of_pack_or_of_the_archive(out
     index = Index("processed", (PackedScene(VAL, "val", 1),))
     with pytest.raises(OutputError, match="changed while"):
         list(encode_archive(index, others, [], **options))
+    # A run has begun after the folder was opened.
+    place = open_place(out_dir)
+    leave_unfinished(out_dir)
+    with pytest.raises(FileError, match="was changed meanwhile"):
+        next(place.iter_groups())
 
 
 def test_scenes_that_failed_in_processing_are_listed_with_status_3(raw_dir, tmp_path):
@@ -126,7 +132,8 @@ def test_raw_scenes_without_files_or_in_two_folders_are_left_out_with_status_3(r
     (raw_dir / "scene0001_00").mkdir()
     shutil.copytree(raw_dir / f"scans/{VAL}", raw_dir / VAL)
     outcome = run_main("pack", raw_dir, "-o", tmp_path / "a.tar.zst", "--json")
-    assert (outcome.status, outcome.json["splits"]) == (3, {"train": 1, "test": 1})
+    assert outcome.status == 3
+    assert outcome.json["splits"] == {"train": 1, "test": 1}
     assert "0001_00: holds no file" in outcome.stderr
     assert "has the same scene as" in outcome.stderr
 
@@ -197,7 +204,8 @@ def test_full_disk_keeps_the_old_archive_and_a_broken_pipe_is_a_clear_error(whol
     path.write_bytes(b"old")
     with limited(resource.RLIMIT_FSIZE, 10_000):
         outcome = run_main("pack", source, "-o", path, "--force")
-    assert (outcome.status, path.read_bytes()) == (1, b"old")
+    assert outcome.status == 1
+    assert path.read_bytes() == b"old"
     assert f"{path}: cannot be written: File too large\nhint: free some space" in outcome.stderr
 
     # The folder may have files of other programs.

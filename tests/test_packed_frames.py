@@ -85,7 +85,8 @@ def test_each_file_has_a_frame_and_images_are_stored(root):
 def check_equal(packed, folder):
     assert packed.scene_ids == folder.scene_ids == tuple(SCENES)
     for scene, expected in zip(packed, folder, strict=True):
-        assert (scene.record, len(scene)) == (expected.record, 2)
+        assert scene.record == expected.record
+        assert len(scene) == 2
         for frame, expected_frame in zip(scene, expected, strict=True):
             for content in ("color", "depth"):
                 assert np.array_equal(frame.read(content), expected_frame.read(content))
@@ -135,7 +136,8 @@ def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
     image = (root / f"frames/{VAL}/color/2.jpg").read_bytes()
     flip(archive, archive.read_bytes().index(image) + 300)
     outcome = run_main("verify", archive, "--json")
-    assert (outcome.status, outcome.json["damaged_scenes"]) == (3, [VAL])
+    assert outcome.status == 3
+    assert outcome.json["damaged_scenes"] == [VAL]
     scene = FrameFolder(archive)[VAL]
     assert scene[0].read("color").any()
     with pytest.raises(ArchiveError, match=f"{VAL}: is damaged"):

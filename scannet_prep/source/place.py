@@ -246,9 +246,16 @@ class ProcessedFolder(ProcessedScenes):
         return processed_path(self.folder, self.scenes[scene_id].split, scene_id)
 
     def iter_groups(self) -> Iterator[FileGroup]:
-        """Iterate over the files of all scenes: a group for each."""
+        """Iterate over the files of all scenes: a group for each.
+
+        Raises:
+            FileError: Another run has changed the manifest since the folder was opened.
+        """
         from scannet_prep.archive.writing import FileGroup
 
+        # The archive has the manifest as it is by now, and the scenes as they were.
+        if read_manifest(self.folder) != self.manifest:
+            raise FileError(self.folder / MANIFEST_NAME, "was changed meanwhile", _HINT_PACK)
         for scene_id, entry in self.manifest.scenes.items():
             path = self.file_path(scene_id)
             names = {f"{entry.split}/{path.name}": path}
