@@ -172,13 +172,17 @@ TEXT, ARRAYS = f"{SCENE}.txt", f"{SCENE}.npz"
 TRAIN_IDS, SCORES = f"{SCENE}.npy", f"{SCENE}.eval.npz"
 NO_SCORES = "prob: found float64 (2500, 21), expected numbers (vertices, classes + 1)"
 NO_NUMBER = "expected whole numbers, one per line\nhint: np.savetxt writes whole numbers with"
-NO_TASK = "lists of masks need --task instance"
 NO_MASK = "expected a path, id and confidence"
 FAULTS = [
     ("semantic", TEXT, b"1\n2\n", "prediction: found 2 vertices, expected 2,500"),
     ("semantic", TEXT, b"3\n5.0\n", f"found '5.0', {NO_NUMBER}"),
     ("semantic", TEXT, b"1-2\n", "found '1-2\\n', expected whole numbers"),
-    ("semantic", TEXT, b"a.txt 5 1\n", f"found 'a.txt', {NO_NUMBER} fmt='%d'; {NO_TASK}"),
+    (
+        "semantic",
+        TEXT,
+        b"a.txt 5 1\n",
+        f"found 'a.txt', {NO_NUMBER} fmt='%d'; lists of masks need --task instance",
+    ),
     ("semantic", TRAIN_IDS, np.array([{}]), "cannot be read as .npy: Object arrays cannot be"),
     ("semantic", SCORES, {"prob": np.full((2500, 21), np.nan)}, NO_SCORES),
     ("semantic", SCORES, {"prob": np.zeros((2500, 20))}, "prob: found float64 (2500, 20), exp"),

@@ -35,7 +35,6 @@ PICK = """(pane) => {
 }"""
 CONTROLS = ("scannet20", "beside", "search", "picture", "top-view", "ceiling", "mesh", "save")
 LINK = "() => viewer.link"
-ACTIVE = "document.activeElement.id || document.activeElement.value"
 POSITION = """([offsetX, offsetY]) =>
     viewer.positionOf(viewer.drawing.pick({ offsetX, offsetY }))"""
 VIEW = "() => new URLSearchParams(viewer.link).get('view').split(',').map(Number)"
@@ -498,7 +497,9 @@ def test_all_controls_have_names_and_are_reached_by_tab(shown):
     reached = []
     for _ in range(60):
         shown.page.keyboard.press("Tab")
-        reached.append(shown.page.evaluate(ACTIVE))
+        reached.append(
+            shown.page.evaluate("document.activeElement.id || document.activeElement.value")
+        )
     assert {*CONTROLS} <= {*reached}
     unnamed = shown.page.locator("button, input, select, canvas").evaluate_all(
         "all => all.filter((e) => !(e.innerText || e.ariaLabel || e.labels?.[0]?.innerText)).length"

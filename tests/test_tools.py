@@ -40,8 +40,10 @@ def run_tool(name, *words, cwd, base_url=""):
 
 # test_coming_from.py compares each option with those of `download`.
 def test_official_command_lines_fetch_the_same_files(server, tmp_path):
-    names = ("annotation-points", "bboxes", "reconstruction-scenes")
-    tasks = [f"tasks/limited-{name}.zip" for name in names]
+    tasks = [
+        f"tasks/limited-{name}.zip"
+        for name in ("annotation-points", "bboxes", "reconstruction-scenes")
+    ]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("scenes.txt", "scene0191_00\n")
