@@ -313,8 +313,8 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     (tmp_path / "pred/submit").mkdir()
     (tmp_path / f"pred/submit/{scene_ids[0]}.txt").touch()
 
-    def submit(folder, place=submission_place):
-        words = ("--gt", place, "--label-set", "scannet200", "--force", "--json")
+    def submit(folder, place=submission_place, *options):
+        words = ("--gt", place, "--label-set", "scannet200", "--force", "--json", *options)
         return run_main("submit", tmp_path / folder, *words, "-o", tmp_path / f"{folder}.zip")
 
     def read(folder):
@@ -332,6 +332,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     assert report["left_out"] == {"unlabeled": 8_800}
     names = [f"{folder}/{name}.txt" for folder in folders for name in scene_ids]
     assert read("limited") == dict.fromkeys(names, expected)
+    assert submit("limited", submission_place, "--min-score", "0").status == 2
 
     (tmp_path / "limited.zip").unlink()
     path = tmp_path / "limited/20/scene0707_00_pred.npy"

@@ -14,7 +14,7 @@ import numpy as np
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import FileError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.evaluation.overlaps import MIN_VERTICES, InstancePrediction
 from scannet_prep.export.arrays import encode_lines
 from scannet_prep.predictions.ids import IdCounts
@@ -93,6 +93,7 @@ def run(
         progress: Progress display, advanced by each scene.
 
     Raises:
+        UsageError: There is a smallest confidence, and the predictions are semantic.
         MissingFileError: Predictions are missing.
         UnknownSceneError: A processed test scene is missing.
         FileError: A prediction cannot be read or does not fit its scene, the predicted ids look
@@ -100,6 +101,8 @@ def run(
         OutputError: The zip file cannot be written.
     """
     progress = progress or Progress()
+    if task == "semantic" and min_score is not None:
+        raise UsageError("only instances have a score", "pass --task instance, or no --min-score")
     scenes = open_processed(place)
     label_set = parse_label_set(label_set or scenes.options.label_set)
     scene_ids = official_scenes(Split.TEST)
