@@ -83,8 +83,7 @@ def test_other_names_are_left_out_and_counted(tree, tmp_path):
     }
     write_tree(tree, strangers)
     outcome = run_main("pack", tree, "-o", tmp_path / "a.tar.zst", "--json")
-    expected = {name.removesuffix("/0.jpg") for name in strangers}
-    assert set(outcome.json["left_out"]) == expected
+    assert {*outcome.json["left_out"]} == {name.removesuffix("/0.jpg") for name in strangers}
     assert "left out, because they belong to no packed scene: 8 (" in outcome.stderr
     unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "out")
     assert read_tree(tmp_path / "out") == TREE
@@ -122,6 +121,7 @@ def test_scenes_that_failed_in_processing_are_listed_with_status_3(raw_dir, tmp_
     for words in ((), ("--splits", "train")):
         assert unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "copy", *words).status == 0
         assert read_tree(tmp_path / "copy") == read_tree(tmp_path / "out")
+    assert unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path, "--splits", "val").status == 2
     failures = open_place(tmp_path / "a.tar.zst").failures
     assert {name: Path(failure.subject).name for name, failure in failures.items()} == {
         VAL: f"{VAL}.aggregation.json"

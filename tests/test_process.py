@@ -17,6 +17,7 @@ from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.label_map import read_label_map
 from scannet_prep.stages import process as stage
+from scannet_prep.stages import scene_run
 from scannet_prep.synthetic import write_label_map, write_release
 
 UNLISTED = "scene9000_00"
@@ -51,9 +52,8 @@ def test_new_folder_has_scenes_manifest_and_terms_and_force_makes_them_again(raw
     first = process(raw_dir, out_dir)
     files = digests(out_dir)
     times = {path: path.stat().st_mtime_ns for path in out_dir.rglob("*.npz")}
-    forced = process(raw_dir, out_dir, "--force")
 
-    assert first.json["made"] == forced.json["made"] == [*SCENES]
+    assert first.json["made"] == process(raw_dir, out_dir, "--force").json["made"] == [*SCENES]
     names = [f"test/{TEST}.npz", f"train/{TRAIN}.npz", f"val/{VAL}.npz"]
     assert sorted(files) == ["TERMS.txt", "manifest.json", *names]
     assert digests(out_dir) == files
@@ -262,8 +262,7 @@ def test_scenes_that_fail_lose_their_old_files_and_are_remembered_until_they_are
 
     path.write_bytes(whole)
     link.unlink()
-    repaired = process(raw_dir, out_dir, "--scenes", VAL)
-    assert repaired.json["made"] == [VAL]
+    assert process(raw_dir, out_dir, "--scenes", VAL).json["made"] == [VAL]
     assert [*read_manifest(out_dir).failures] == ["scene0002_00"]
     assert process(raw_dir, out_dir).json["made"] == []
     assert not (out_dir / "failed.txt").exists()
@@ -409,10 +408,12 @@ class Stop(Progress):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize(("is_killed", "interval_s"), [(False, 5), (True, 5), (True, 0)])
 def test_run_that_stopped_is_unfinished_until_the_same_command_continues_it_with_its_options(
-    raw_dir, out_dir, is_killed
+    raw_dir, out_dir, monkeypatch, is_killed, interval_s
 ):
+    # How often the manifest is written, of which a kill leaves the last.
+    monkeypatch.setattr(scene_run, "_SAVE_INTERVAL_S", interval_s)
     stop = Stop(out_dir)
     plan = stage.plan(raw_dir, out_dir, {"faces": True}, is_forced=True)
     with pytest.raises(KeyboardInterrupt), ThreadPoolExecutor(1) as executor:
@@ -424,11 +425,10 @@ def test_run_that_stopped_is_unfinished_until_the_same_command_continues_it_with
 
     # A run for other scenes leaves it unfinished.
     assert process(raw_dir, out_dir, "--scenes", VAL).status == 0
-    missing = 1 + is_killed
+    missing = 2 if is_killed and interval_s else 1
     with pytest.raises(FileError, match=f"has not finished; missing scenes: {missing}"):
         ScanNet(out_dir, split="train")
-    outcome = process(raw_dir, out_dir)
-    assert len(outcome.json["made"]) == missing
+    assert len(process(raw_dir, out_dir).json["made"]) == missing
     manifest = check_folder(out_dir)
     assert manifest.options.faces
     assert [*manifest.scenes] == [*SCENES]

@@ -169,7 +169,7 @@ def test_files_are_compared_with_scannet_lock_and_large_ones_are_read(tmp_path):
         relative(TRAIN, ".sens"): (DAMAGED_STREAM, "frame 0 of 3 is damaged: depth"),
         frames_name: (DAMAGED_LABELS, "'label-filt/1.png' in it is damaged"),
         relative(TRAIN, MESH.suffix): (None, "is not the file that was recorded"),
-        relative(TRAIN, SEGMENTS.suffix): (None, "no such file"),
+        relative(TRAIN, LABELS_MESH.suffix): (None, "no such file"),
     }
     records = {}
     for name, (data, _) in files.items():
@@ -182,7 +182,7 @@ def test_files_are_compared_with_scannet_lock_and_large_ones_are_read(tmp_path):
     # A colour that no other file contradicts; and a file that is gone.
     mesh_path = tmp_path / relative(TRAIN, MESH.suffix)
     patch(mesh_path, header_size(mesh_path) + 12, b"\x07")
-    (tmp_path / relative(TRAIN, SEGMENTS.suffix)).unlink()
+    (tmp_path / relative(TRAIN, LABELS_MESH.suffix)).unlink()
 
     outcome, findings = verify(tmp_path)
 
@@ -252,6 +252,7 @@ PROCESSED_DAMAGES = [
     (WRONG_COUNT, "600.*601"),
     (edit_entry(nyu40_counts={"0": 600}), "nyu40 counts"),
     (edit_entry(size_bytes=1), "size bytes"),
+    (edit_entry(crc32="00000000"), "crc32"),
 ]
 
 

@@ -86,7 +86,7 @@ def make_sample(count=40, seed=0):
     generator = np.random.default_rng(seed)
     normals = generator.normal(size=(count, 3))
     return {
-        "points": generator.uniform(-1, 2, (count, 3)).astype(np.float32),
+        "points": generator.uniform(-1, [1, 6, 2], (count, 3)).astype(np.float32),
         "normals": (normals / np.linalg.norm(normals, axis=1, keepdims=True)).astype(np.float32),
         "colors": generator.integers(0, 256, (count, 3), dtype=np.uint8),
         "labels": np.arange(count),
