@@ -519,8 +519,7 @@ def _is_range_valid(if_range, etag, date):
 
 
 def _format_head(answer):
-    phrase = HTTPStatus(answer.status).phrase
-    lines = [f"HTTP/1.1 {answer.status} {phrase}"]
+    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
     for name, text in answer.headers.items():
         if text is not None:
             lines.append(f"{name}: {text}")
@@ -575,8 +574,7 @@ subjectAltName={names}
 
 
 def run_openssl(*words):
-    done = subprocess.run(["openssl", *words], check=True, capture_output=True, text=True)
-    return done.stdout
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
 
 
 def make_private_authority(folder, names="IP:127.0.0.1,DNS:localhost", days=2):

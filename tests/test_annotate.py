@@ -137,8 +137,7 @@ def test_high_resolution_groups_are_used_only_if_there_are_no_others(tmp_path):
     assert ids(both) == ids(alone)
     assert both.instances.tolist() == list(tiny.INSTANCES)
     assert both.meta.warnings == ()
-    warning = SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES)
-    assert alone.meta.warnings == (warning,)
+    assert alone.meta.warnings == (SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES),)
 
 
 def test_labels_ply_replaces_nyu40_ids_and_nothing_else(tmp_path):
@@ -268,8 +267,7 @@ def test_labels_ply_is_kept_and_only_contradictions_are_counted(
 )
 def test_synthetic_scene_equals_the_loops_and_has_the_same_bytes_each_time(tmp_path, options):
     made = make_scene(tiny.SCENE_ID, vertices=600, seed=3)
-    folder = write_scene(made, tmp_path)
-    edit_json(folder / f"{tiny.SCENE_ID}.aggregation.json", repeat_groups)
+    edit_json(write_scene(made, tmp_path) / f"{tiny.SCENE_ID}.aggregation.json", repeat_groups)
     (raw,) = list_raw(tmp_path).scenes.values()
 
     scene = process_written(raw, **options)

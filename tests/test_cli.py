@@ -177,8 +177,7 @@ def wait_until_signals_are_handled(process):
     while True:
         lines = status_path.read_text().splitlines()
         caught_line = next(line for line in lines if line.startswith("SigCgt:"))
-        caught_mask = int(caught_line.split()[1], base=16)
-        if caught_mask & 1 << (signal.SIGTERM - 1):
+        if int(caught_line.split()[1], base=16) & 1 << (signal.SIGTERM - 1):
             return
         assert process.poll() is None
         time.sleep(0.001)
@@ -226,7 +225,7 @@ def test_signal_during_an_import_is_not_reported_as_import_error(whole_dir):
 
     outcome = run_words(PYTHON, "-c", program, "verify", whole_dir / "processed", "-q")
 
-    assert outcome == Outcome(130, stdout="", stderr=INTERRUPTED)
+    assert outcome == Outcome(130, "", INTERRUPTED)
 
 
 @pytest.mark.parametrize(
@@ -256,9 +255,7 @@ def test_interrupted_command_exits_with_130_and_one_line(interrupt, cleanup):
         sys.exit(program.main())
     """
 
-    outcome = run_words(PYTHON, "-c", program, "info", ".")
-
-    assert outcome == Outcome(130, stdout="", stderr=INTERRUPTED)
+    assert run_words(PYTHON, "-c", program, "info", ".") == Outcome(130, "", INTERRUPTED)
 
 
 def test_error_does_not_wait_for_threads():
@@ -315,9 +312,7 @@ def test_hangup_that_is_ignored_stays_ignored(whole_dir):
     words = [*COMMAND, "info", str(whole_dir / "processed"), "--json"]
     # What nohup does.
     hang_up = "for i in $(seq 20); do kill -HUP $!; sleep 0.01; done; wait $!"
-    line = f"trap '' HUP; {shlex.join(words)} & {hang_up}"
-
-    outcome = run_words("bash", "-c", line)
+    outcome = run_words("bash", "-c", f"trap '' HUP; {shlex.join(words)} & {hang_up}")
 
     assert outcome.json["exit_status"] == 0
 

@@ -235,8 +235,7 @@ def test_tensors_are_joined_sent_and_moved(worker):
     # Tensors that NumPy does not have are sent, too.
     batch["half"] = torch.ones(3, dtype=torch.bfloat16)
     sent = send(batch)
-    kinds = Counter(type(value).__name__ for value in sent.values())
-    assert kinds == {"Tensor": 6, "list": 1}
+    assert Counter(type(value).__name__ for value in sent.values()) == {"Tensor": 6, "list": 1}
     assert torch.equal(sent.pop("half"), batch.pop("half"))
     check_same(sent, expected)
     sent["points"] += 1

@@ -47,8 +47,7 @@ def test_command_of_the_official_script_is_the_command_beside_it_or_refused(caps
         expected = shlex.split(find_code(ours)[0].removeprefix("scannet-prep "))
         assert make_parser().parse_args(translated) == make_parser().parse_args(expected)
         # The files of tasks, which are zip files, go into a folder of their own.
-        has_zip_files = any(word.endswith(".zip") for word in translated)
-        assert ("to `tasks/`" in ours) == has_zip_files
+        assert ("to `tasks/`" in ours) == any(word.endswith(".zip") for word in translated)
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +63,7 @@ def run_seg_scannet(words, folder):
     """Run OctFormer's tool, after writing the predictions that it reads."""
     if "generate_output_seg" in words:
         (folder / "logs").mkdir()
-        scores = np.eye(21)[np.arange(VERTICES) % 21]
-        np.savez(folder / f"logs/{VAL}.eval.npz", prob=scores)
+        np.savez(folder / f"logs/{VAL}.eval.npz", prob=np.eye(21)[np.arange(VERTICES) % 21])
     tool = runpy.run_path(str(REPOSITORY_DIR / "tools/seg_scannet.py"))["main"]
     return run_main(*words, cwd=folder, main=tool)
 

@@ -86,9 +86,7 @@ def test_our_program_gets_all_irregular_inputs_right_or_reports_them(tmp_path):
 
 def test_measurement_and_tables_have_the_figures_of_each_program(tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "_REPEATS", 1)
-    stand_in = make_stand_in(tmp_path, "ignores")
-
-    measured = comparison.measure(stand_in, make_job(tmp_path), 3, 600)
+    measured = comparison.measure(make_stand_in(tmp_path, "ignores"), make_job(tmp_path), 3, 600)
     verdicts = dict.fromkeys(comparison.IRREGULARITIES, "silent")
     table = comparison.format_table({"stand-in": measured | comparison.count_verdicts(verdicts)})
 

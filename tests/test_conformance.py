@@ -30,7 +30,6 @@ from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep import official_scenes
 from scannet_prep.base import files
-from scannet_prep.base.files import run_lock
 
 TRAIN_IDS = official_scenes("train")[:5]
 BAD = str(official_scenes("val")[0])
@@ -175,7 +174,7 @@ def test_full_disk_and_second_run_are_clear_errors_that_lose_nothing(
     assert whole_files(output).items() <= expected[command][0].items()
 
     locked_dir = output.parent if command == "pack" else output
-    with run_lock(locked_dir):
+    with files.run_lock(locked_dir):
         outcome = run_main(*words, "--json")
     assert (outcome.status, outcome.json["error"]) == (1, "OutputError")
     assert "is working in this folder" in outcome.json["message"]
@@ -194,14 +193,12 @@ def test_dry_run_writes_nothing_and_second_run_changes_nothing(
         assert outcome.status == outcome.json["exit_status"] == 0
         assert not output.exists()
     succeed(*words)
-    folder = output.parent
-    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    times = {path: path.stat().st_mtime_ns for path in output.parent.rglob("*") if path.is_file()}
 
     # What makes nothing needs no space.
     monkeypatch.setattr(files, "RESERVE_BYTES", 1 << 60)
-    again = run_main(*words, "--json")
-
-    assert again.status == (2 if command == "pack" else 0)  # only --force replaces an archive
+    # Only --force replaces an archive.
+    assert run_main(*words, "--json").status == (2 if command == "pack" else 0)
     changed = {path.name for path in times if path.stat().st_mtime_ns != times[path]}
     assert changed <= RECORDS | OWN_NAMES
     assert files_in(output) == expected[command][0]
@@ -259,6 +256,5 @@ def test_bad_scene_fails_alone_and_is_made_when_it_is_repaired(
 
 @pytest.mark.parametrize("command", WITH_JOBS)
 def test_two_workers_make_the_files_of_one(command, sources, expected, output):
-    words = words_of(command, sources, output)
-    succeed(*words, "--jobs", "2")
+    succeed(*words_of(command, sources, output), "--jobs", "2")
     assert files_in(output) == expected[command][0]

@@ -25,8 +25,7 @@ def has_process_namespaces():
 
 
 def children_of(pid):
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(word) for word in path.read_text().split()]
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_sigterm_ends_process_one_and_its_workers_and_the_next_run_continues(

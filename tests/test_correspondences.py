@@ -66,8 +66,7 @@ def raw_dir(tmp_path):
     jpeg = encode_jpeg(np.zeros((*depth.shape, 3), np.uint8))
     frames = [(pose, jpeg, depth) for pose in POSES]
     camera = (SIZE, INTRINSIC)
-    stream = encode_stream(frames, 1000.0, camera, camera)
-    raw_file(tmp_path / "raw", ".sens").write_bytes(stream)
+    raw_file(tmp_path / "raw", ".sens").write_bytes(encode_stream(frames, 1000.0, camera, camera))
     return tmp_path / "raw"
 
 

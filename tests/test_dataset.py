@@ -167,8 +167,8 @@ def test_digest_covers_scenes_bytes_label_set_and_points(source, folder):
     }
     assert digest(source) == digest(folder)
 
-    changed = {"crc32": "00000000"}
-    edit_json(folder / "manifest.json", lambda value: value["scenes"][TRAIN[0]].update(changed))
+    path = folder / "manifest.json"
+    edit_json(path, lambda value: value["scenes"][TRAIN[0]].update(crc32="00000000"))
     assert len(digests | {digest(folder)}) == 6
 
 

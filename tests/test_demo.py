@@ -59,8 +59,7 @@ def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(d
         command = short.replace("scannet-prep", "python -m scannet_prep")
         command = command.replace("python", quote(sys.executable), 1)
         assert f"\n{command}\n" in first.stdout
-        outcome = succeed("sh", "-c", command, cwd=folder, env=environment, run=run_words)
-        printed += outcome.stdout
+        printed += succeed("sh", "-c", command, cwd=folder, env=environment, run=run_words).stdout
 
     assert (folder / "data/demo/errors.html").exists()
     assert "'labels': int64" in printed

@@ -194,11 +194,9 @@ def test_scripts_of_the_training_page_run_alone_and_by_torchrun(training_folder,
     if run is run_torchrun:
         place = pack_into(training_folder, tmp_path / "scannet.tar.zst")
     for name, script in SCRIPTS.items():
-        changed = change_script(script, {'"data/processed"': repr(str(place))})
-        (tmp_path / name).write_text(changed)
+        (tmp_path / name).write_text(change_script(script, {'"data/processed"': repr(str(place))}))
     assert run_ranks(run, tmp_path, *SCRIPTS, count=1) == [0], read_output(tmp_path)
 
     output = read_output(tmp_path)
-    epochs = re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", output)
-    assert epochs == ["0", "1", "2"]
+    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", output) == ["0", "1", "2"]
     assert len(re.findall(r"^accuracy [01]\.\d{3}$", output, re.MULTILINE)) == 1

@@ -37,7 +37,7 @@ COMMANDS = next(action.choices for action in PARSER._actions if action.dest == "
 TRAIN = ("scene0191_00", "scene0119_00", "scene0230_00", "scene0528_00")
 SCENES = (*TRAIN, "scene0568_00", "scene0568_01", "scene0707_00")
 PUBLIC_MODULES = (
-    scannet_prep, convert, evaluation, frames, superpoints, synthetic, tables, transforms,
+    scannet_prep, convert, evaluation, frames, superpoints, synthetic, tables, transforms
 )  # fmt: skip
 
 
@@ -148,8 +148,7 @@ def test_every_command_variable_and_public_name_is_documented():
         paths += REPOSITORY_DIR.glob(pattern)
     read = "\n".join(path.read_text() for path in paths if path.is_file())
     variable = r"SCANNET_PREP_[A-Z]+(?:_[A-Z]+)*"
-    listed = {*re.findall(variable, PAGES["docs/reference.md"])}
-    assert listed == {*re.findall(variable, read)}
+    assert {*re.findall(variable, PAGES["docs/reference.md"])} == {*re.findall(variable, read)}
 
     code = "\n".join(re.findall(r"```python\n.*?```|`[^`\n]+`", text, re.DOTALL))
     assert {*scannet_prep.__all__} <= {*dir(scannet_prep)}
@@ -199,9 +198,8 @@ def test_notebook_trains_shows_a_picture_and_is_stored_without_output(tmp_path, 
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("PYTHONWARNINGS", "")
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY_DIR}:{os.environ.get('PYTHONPATH', '')}")
-    resources = {"metadata": {"path": str(tmp_path)}}
 
-    NotebookClient(notebook, timeout=120, resources=resources).execute()
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
     texts = ["".join(output.get("text", "") for output in cell["outputs"]) for cell in cells]
     assert "mean IoU 0." in texts[-1]

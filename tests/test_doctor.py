@@ -20,17 +20,17 @@ from scannet_prep.source.place import open_place
 
 TOPICS = [
     "versions", "cores", "memory", "shared memory", "open files", "environment", "folder",
-    "scenes", "server", "GPU",
+    "scenes", "server", "GPU"
 ]  # fmt: skip
 # No server listens at this address.
 CLOSED = "http://127.0.0.1:9/"
 
 
-def check_by_topic(place, base_url=CLOSED):
+def check_by_topic(place):
     """Make all checks but that of the GPU, because importing PyTorch is slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doctor, "check_gpu", doctor.check_open_files)
-        findings = doctor.check_machine(str(place), os.environ, base_url)
+        findings = doctor.check_machine(str(place), os.environ, CLOSED)
     return {finding.subject: finding for finding in findings}
 
 
@@ -247,8 +247,7 @@ def run_ranks(tmp_path, *places, count=2):
 @pytest.mark.extra("torch")
 def test_ranks_that_agree_add_numbers_and_others_are_named(training_folder, tmp_path):
     other_dir = tmp_path / "other"
-    raw_dir = training_folder.parent / "ScanNet"
-    succeed("process", raw_dir, "-o", other_dir, "--faces")
+    succeed("process", training_folder.parent / "ScanNet", "-o", other_dir, "--faces")
 
     checks, statuses = run_ranks(tmp_path, training_folder, training_folder)
     assert statuses == [0, 0]

@@ -137,7 +137,7 @@ def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written
     tmp_path.joinpath("scans").mkdir()
     outcome = run_main(
         "download", "--types", ".sens", "--accept-terms", "-o", tmp_path, "--base-url",
-        server.base_url, "--json",
+        server.base_url, "--json"
     )  # fmt: skip
     assert outcome.status == 1
     assert "needs 1.21 TB and a reserve of 200.0 MB" in outcome.json["message"]
@@ -176,8 +176,7 @@ def test_certificate_of_an_unknown_authority_ends_the_run_unless_insecure_or_tru
         assert "REQUESTS_CA_BUNDLE" in outcome.json["hint"]
         assert server.connection_count <= 12
         assert not finished(tmp_path)
-        insecure = succeed(*command, "--insecure")
-        assert insecure.stderr.count("anybody can pose as the server") == 1
+        assert succeed(*command, "--insecure").stderr.count("anybody can pose as the server") == 1
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority[0]))
         assert not fetch(server, tmp_path / "trusted").failures
 

@@ -151,8 +151,7 @@ def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_optio
         (folder / f"{scene_id}.npy").unlink()
     empty = run_main(*words, "--allow-missing")
 
-    outcomes = (all_scenes, refused, allowed, empty)
-    assert [outcome.status for outcome in outcomes] == [0, 1, 0, 1]
+    assert [outcome.status for outcome in (all_scenes, refused, allowed, empty)] == [0, 1, 0, 1]
     assert [row["scene"] for row in rows] == [VAL[1], VAL[2], VAL[0]]
     assert (rows[-1]["over_union"], rows[-1]["over_ground_truth"]) == ("1.0", "1.0")
     vertices = [int(row["vertices"]) for row in rows]
@@ -392,8 +391,7 @@ def test_submission_of_instances_has_those_that_count(submission_place, tmp_path
         f"pred_mask/scene0707_00_000.txt {SCANNET20.ids[2]} 0.5",
         f"pred_mask/scene0707_00_001.txt {SCANNET20.ids[19]} 0.25",
     ]
-    mask = (unpacked / "pred_mask/scene0707_00_000.txt").read_text()
-    assert mask == "1\n" * 100 + "0\n" * 400
+    assert (unpacked / "pred_mask/scene0707_00_000.txt").read_text() == "1\n" * 100 + "0\n" * 400
     # What was unpacked can be submitted again.
     report = run_main("submit", unpacked, *words, *options).json
     assert (report["masks"], report["left_out"]) == (200, {})

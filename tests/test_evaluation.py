@@ -205,13 +205,11 @@ def summarize(rows):
 @given(LABEL_SETS, st.lists(instance_scenes(), max_size=3))
 def test_instance_scores_agree_with_loops_also_when_they_are_merged(label_set, scenes):
     scores = score_instances(scenes[:1], label_set, np.uint8)
-    others = score_instances(scenes[1:], label_set, np.float16)
-    scores.merge(pickle.loads(pickle.dumps(others)))
+    scores.merge(pickle.loads(pickle.dumps(score_instances(scenes[1:], label_set, np.float16))))
     table = scores.result()
 
     assert table == score_instances(scenes, label_set).result()
-    names = [name for name in label_set.names if name not in {"wall", "floor"}]
-    assert [*table.classes] == names
+    assert [*table.classes] == [name for name in label_set.names if name not in {"wall", "floor"}]
     rows = {}
     for label in COUNTED:
         row = [average_precision_by_loops(scenes, label, each) for each in THRESHOLDS]
@@ -267,8 +265,7 @@ def score_semantic(label_set, scenes):
 @given(LABEL_SETS, LABEL_PAIRS)
 def test_semantic_scores_agree_with_loops_also_when_they_are_merged(label_set, scenes):
     scores = score_semantic(label_set, scenes[:1])
-    other = score_semantic(label_set, scenes[1:])
-    scores.merge(pickle.loads(pickle.dumps(other)))
+    scores.merge(pickle.loads(pickle.dumps(score_semantic(label_set, scenes[1:]))))
     table = scores.result()
 
     assert table == score_semantic(label_set, scenes).result()

@@ -191,5 +191,4 @@ def test_program_of_the_cluster_page_runs(raw, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)
     (tmp_path / "program.py").write_text(program.replace("n_workers=2", "n_workers=1"))
-    done = succeed(PYTHON, "program.py", cwd=tmp_path, run=run_words)
-    assert "6 made, 0 failed" in done.stdout
+    assert "6 made, 0 failed" in succeed(PYTHON, "program.py", cwd=tmp_path, run=run_words).stdout

@@ -115,8 +115,7 @@ def test_scenes_that_lack_what_a_format_needs_are_named(raw_dir, out_dir, tmp_pa
     for suffix in ("_vh_clean_2.0.010000.segs.json", ".aggregation.json"):
         raw_file(raw_dir, suffix).unlink()
     raw_file(raw_dir, "_vh_clean_2.ply", VAL).write_text("ply")
-    process = run_main("process", raw_dir, "-o", tmp_path / "ply", "--labels-from", "ply")
-    assert process.status == 3
+    assert run_main("process", raw_dir, "-o", tmp_path / "ply", "--labels-from", "ply").status == 3
 
     outcome = export(tmp_path / "ply", tmp_path / "out", "mask3d")
 

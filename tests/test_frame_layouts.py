@@ -78,8 +78,7 @@ def raw_dir(tmp_path_factory):
     for scene_id in SCENES:
         frames = [make_frame(number) for number in range(COUNT)]
         cameras = ((COLOR_SIZE, COLOR_INTRINSIC), (DEPTH_SIZE, DEPTH_INTRINSIC))
-        data = encode_stream(frames, 1000.0, *cameras)
-        raw_file(raw_dir, ".sens", scene_id).write_bytes(data)
+        raw_file(raw_dir, ".sens", scene_id).write_bytes(encode_stream(frames, 1000.0, *cameras))
     return raw_dir
 
 

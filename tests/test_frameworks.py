@@ -92,8 +92,7 @@ def run_lightning(folder, out_dir, end, **options):
     (block,) = [block for block in BLOCKS if "from lightning" in block]
     script = block.replace("600_000", "1_600").replace("data/processed", f"{folder}")
     (out_dir / "script.py").write_text(script.split("\n\nif __name__")[0] + WATCHED + end)
-    statuses = run_ranks(run_script, out_dir, "script.py", **options)
-    assert not any(statuses), read_output(out_dir)
+    assert not any(run_ranks(run_script, out_dir, "script.py", **options)), read_output(out_dir)
 
 
 @pytest.mark.extra("lightning")
@@ -126,14 +125,12 @@ def use_accelerate(out_dir, folder):
     dataset = ScanNet(folder, split="train")
     sampler = PointBudgetBatchSampler(dataset, max_points=1600)
     loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate_torch)
-    steps = len(list(accelerator.prepare(loader)))
-    sampler.end_epoch(steps)
+    sampler.end_epoch(len(list(accelerator.prepare(loader))))
 
 
 @pytest.mark.extra("accelerate")
 def test_loader_prepared_by_accelerate_leaves_scenes_out_with_a_warning(training_folder, tmp_path):
-    statuses = run_ranks(use_accelerate, tmp_path, training_folder)
-    assert statuses == [0, 0], read_output(tmp_path)
+    assert run_ranks(use_accelerate, tmp_path, training_folder) == [0, 0], read_output(tmp_path)
     warning = r"rank [01] of 2 did \d+ of the \d+ steps .* accelerate: do not prepare the loader"
     assert re.search(warning, read_output(tmp_path))
 

@@ -34,9 +34,7 @@ def compute_in_loops(positions, faces, matrix=None):
 @pytest.mark.parametrize("scale", [1, 1e-44, 1e-20, 1e-4, 1e10, 1e38])
 def test_normals_are_those_computed_by_hand_whatever_the_scale_and_the_faces_without_area(scale):
     positions = np.array([*tiny.POSITIONS, (3, 3, 3)]) * scale
-    faces = [*tiny.FACES, (0, 0, 1), (2, 2, 2)]
-
-    _, normals = compute(positions, faces)
+    _, normals = compute(positions, [*tiny.FACES, (0, 0, 1), (2, 2, 2)])
 
     expected = np.float16([*tiny.NORMALS, (0, 0, 0)])
     np.testing.assert_allclose(normals.astype(float), expected.astype(float), rtol=0, atol=1e-3)

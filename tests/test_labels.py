@@ -88,8 +88,7 @@ def test_label_set_is_a_sequence_and_a_mapping_of_its_classes(label_set):
 
 def test_head_common_and_tail_divide_scannet200_only():
     for label_set, counts in ((SCANNET20, [0, 0, 0]), (SCANNET200, [66, 68, 66])):
-        parts = [label_set.head, label_set.common, label_set.tail]
-        assert [len(part) for part in parts] == counts
+        assert [len(part) for part in [label_set.head, label_set.common, label_set.tail]] == counts
     assert {SCANNET200.classes[train_id].frequency for train_id in SCANNET200.tail} == {"tail"}
 
 

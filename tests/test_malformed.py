@@ -120,8 +120,7 @@ def write_file(name, data, read, folder):
 
 
 def write_folder(name, read, folder):
-    scene = tiny.process_tiny(folder / "raw", faces=True)
-    write_processed(folder / "out", [scene])
+    write_processed(folder / "out", [tiny.process_tiny(folder / "raw", faces=True)])
     pack.run(folder / "out", folder / "a.tar.zst")
     return folder / name, read
 
@@ -202,8 +201,7 @@ def mutate_json(data, rng):
         marked = json.dumps(document).encode()
         holder[key] = old
         for value in rng.sample(WRONG_VALUES, 8):
-            replaced = marked.replace(b'"MARK"', json.dumps(value).encode())
-            yield f"{title} is {value!r:.20}", replaced
+            yield f"{title} is {value!r:.20}", marked.replace(b'"MARK"', json.dumps(value).encode())
         for opening, closing in (("[", "]"), ('{"a":', "}")):
             depth = rng.choice([10, *range(900, 1001, 10), 100_000])
             deep = (opening * depth + "0" + closing * depth).encode()
@@ -235,8 +233,7 @@ def mutate_lines(data, rng, *, separator, end="\r\n"):
                 replacements[f"word {word_index} is {word!r:.20}"] = [separator.join(changed)]
         for name, replacement in replacements.items():
             yield f"line {index} {name}", end.join([*before, *replacement, *after]).encode()
-        moved = [*before, *after[:-1], line, lines[-1]]
-        yield f"line {index} last", end.join(moved).encode()
+        yield f"line {index} last", end.join([*before, *after[:-1], line, lines[-1]]).encode()
 
 
 def mutate_npz(data, rng):

@@ -175,5 +175,4 @@ def test_notebook_shows_the_page_in_a_frame_and_without_scripts_a_picture(show, 
 
     start, end = output.index("<iframe"), output.index("</iframe>")
     path.write_text(f"<!doctype html><body>{output[:start]}{output[end:]}")
-    without = show(path, java_script_enabled=False).page
-    assert without.locator("img").bounding_box()["width"] > 400
+    assert show(path, java_script_enabled=False).page.locator("img").bounding_box()["width"] > 400

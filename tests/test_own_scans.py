@@ -60,8 +60,7 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
     words = ("process", raw_dir, "-o", out_dir, "--align-axis", "--faces", "--compute-segments")
     succeed(*words)
 
-    splits = ("train", "val", "test")
-    names = [ScanNet(out_dir, split=split).scene_ids for split in splits]
+    names = [ScanNet(out_dir, split=split).scene_ids for split in ("train", "val", "test")]
     test_names = [LONGEST_NAME, "room", tiny.TEST_SCENE_ID]
     assert names == [[tiny.SCENE_ID], ["plot_01"], test_names]
 

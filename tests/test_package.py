@@ -102,8 +102,7 @@ def test_links_of_the_page_lead_into_a_repository_that_has_an_address():
 
 def test_every_declaration_has_the_same_versions_and_requirements():
     recipe = yaml.safe_load(read("tools/conda/recipe.yaml"))
-    classifiers = "\n".join(PROJECT["classifiers"])
-    assert re.findall(r"Python :: (3\.\d+)", classifiers) == SUPPORTED
+    assert re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"])) == SUPPORTED
     assert PROJECT["requires-python"] == f">={SUPPORTED[0]}"
     workflow = yaml.safe_load(read(".github/workflows/tests.yml"))
     assert workflow["jobs"]["linux"]["strategy"]["matrix"]["python"] == SUPPORTED

@@ -78,8 +78,7 @@ def test_nearer_points_hide_others_and_from_above_there_is_no_perspective():
     corners = [[0, 0, 0], [9, 9, 0]]
     for heights, seen in (((0, 3), BLUE), ((3, 0), RED)):
         points = [*corners, *([2, 5, height] for height in heights)]
-        image = draw(make_viewed(points, [WHITE, WHITE, RED, BLUE]))
-        assert colors_of(image) == {WHITE, seen}
+        assert colors_of(draw(make_viewed(points, [WHITE, WHITE, RED, BLUE]))) == {WHITE, seen}
     assert RED in colors_of(draw(make_viewed([[5, 5, 5]], [RED], np.zeros((0, 3)))))
 
 

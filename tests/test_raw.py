@@ -136,7 +136,7 @@ NO_SEGMENT_IDS = [
     # Not JSON.
     "[0,,1]", "[0,1,]", "[,0]", "[0 1]", "[0,01]",
     # Two lists.
-    '[1,2], "segIndices": []', '[], "params": {"segIndices": [1,2]}',
+    '[1,2], "segIndices": []', '[], "params": {"segIndices": [1,2]}'
 ]  # fmt: skip
 NO_GROUPS = [
     ([tiny.group(1, [0, 1.5], "chair")], r"got `float` - at `\$\.segGroups\[0\]\.segments\[1\]`"),

@@ -57,8 +57,7 @@ def test_computed_segments_of_real_mesh_are_those_of_the_oracle():
 
     # The official Segmentator, compiled, gives 667 segments too, and the same partition.
     assert segments.max() + 1 == 667
-    expected = oracles.mesh_segments(mesh.positions, mesh.faces.tolist(), 0.01, 20)
-    assert segments.tolist() == expected
+    assert segments.tolist() == oracles.mesh_segments(mesh.positions, mesh.faces.tolist(), 0.01, 20)
 
 
 @pytest.mark.parametrize("is_200", [False, True], ids=["ScanNet20", "ScanNet200-aligned"])

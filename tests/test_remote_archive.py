@@ -36,7 +36,7 @@ CONTENT = random.Random(0).randbytes(500_000)
 # Faults after which another attempt helps.
 PASSING = [
     Status(503), Status(429, retry_after="1"), Status(500), Cut(), Cut(0), Cut(9_000), Reset(),
-    Reset(9_000), Stall(), Stall(9_000), WrongLength(-1), WrongLength(1000),
+    Reset(9_000), Stall(), Stall(9_000), WrongLength(-1), WrongLength(1000)
 ]  # fmt: skip
 FINAL = {
     "missing": (Status(404), "status 404"),
@@ -90,8 +90,7 @@ def test_final_faults_are_errors_after_one_request_that_show_no_secret(name, ser
     query = "signature=it's)s3cret"
     address = f"{server.origin}{PATH}?{query}".replace("//", "//anna:s3cret@")
     source = open_source(address)
-    shown = address.replace("anna:s3cret", "...").replace(query, "...")
-    assert source.name == shown
+    assert source.name == address.replace("anna:s3cret", "...").replace(query, "...")
     server.faults = [at(PATH, then=fault)]
     server.forget()
     for attempt in (lambda: source.read(5, 9), lambda: open_source(address)):
@@ -136,8 +135,7 @@ def test_each_process_connects_itself(method, server):
 def test_dataset_and_commands_read_a_web_server(server, whole_dir, packed_dir, tmp_path):
     server.files["/a.tar.zst"] = packed_dir / "processed.tar.zst"
     address = f"{server.origin}/a.tar.zst"
-    dataset = ScanNet(address, split="train")
-    assert len(dataset[0]["points"]) == 600
+    assert len(ScanNet(address, split="train")[0]["points"]) == 600
     # Its size, the seek table, and the index with the manifest; a scene.
     assert len(server.requests("/a.tar.zst")) == 4
     succeed("info", address)
@@ -168,8 +166,7 @@ def test_dataset_reads_a_bucket_and_missing_objects_are_named(packed_dir, tmp_pa
         client.create_bucket(Bucket="scannet")
         client.upload_file(str(packed_dir / "processed.tar.zst"), "scannet", "dir/a.tar.zst")
         dataset = ScanNet("s3://scannet/dir/a.tar.zst", split="train")
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(1) as pool:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
             [sample] = pool.map(dataset.__getitem__, [0])
         assert len(sample["points"]) == len(dataset[0]["points"]) == 600
         with pytest.raises(TransferError, match=r"s3://scannet/b\.tar\.zst: .*FileNotFound"):

@@ -128,9 +128,8 @@ def test_color_is_decoded_as_pillow_does_and_only_from_a_jpeg_image_of_the_right
     with open_stream(path, data) as stream:
         assert np.array_equal(stream[1].color(), expected)
         for number in (0, 2):
-            start = stream[number].offset
-            message = f"frame {number} of 3 .* is not a JPEG image that[^<]* at byte {start:,}"
-            with pytest.raises(FileError, match=message):
+            message = f"frame {number} of 3 .* is not a JPEG image that[^<]* at byte "
+            with pytest.raises(FileError, match=f"{message}{stream[number].offset:,}"):
                 stream[number].color()
         assert stream[0].offset == 313
     with (
@@ -148,8 +147,8 @@ def test_truncated_stream_is_refused_with_the_frame_that_is_not_whole(path, size
     if size_bytes < HEAD_BYTES:
         message = r"is truncated: .* are missing"
     elif whole_count < 5:
-        offset = f"{frame_offset(whole_count):,}"
-        message = f"within frame {whole_count} of 5, which begins at byte {offset}"
+        offset = frame_offset(whole_count)
+        message = f"within frame {whole_count} of 5, which begins at byte {offset:,}"
     # Inertial records may be missing altogether.
     if size_bytes == frame_offset(5):
         check_sensor_stream(path)
@@ -176,8 +175,7 @@ def test_any_bit_flip_that_changes_a_depth_image_is_found(path):
         except FileError:
             found_count += 1
         else:  # a few bits pad the last byte
-            changed = data[offset : offset + len(DEPTH)]
-            assert zlib.decompress(changed) == zlib.decompress(DEPTH)
+            assert zlib.decompress(data[offset : offset + len(DEPTH)]) == zlib.decompress(DEPTH)
     assert found_count > 0.9 * 8 * len(DEPTH)
 
 

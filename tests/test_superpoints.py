@@ -84,8 +84,7 @@ def test_segments_of_synthetic_room_are_those_of_the_oracle(noise, parameters):
 
     segments = segment_mesh(points, scene.faces, *parameters)
 
-    expected = oracles.mesh_segments(points, scene.faces.tolist(), *parameters)
-    assert segments.tolist() == expected
+    assert segments.tolist() == oracles.mesh_segments(points, scene.faces.tolist(), *parameters)
 
 
 GRID = st.integers(-2, 2)

@@ -51,7 +51,7 @@ def test_scenes_has_the_facts_of_each_scene(root, scenes):
         assert row.vertices == 600
         assert row.aligned
         assert row.labeled == pytest.approx(np.count_nonzero(scene.nyu40_ids) / 600)
-        extents = scene.points.max(axis=0) - scene.points.min(axis=0)
+        extents = np.ptp(scene.points, axis=0)
         assert [row.x_m, row.y_m, row.z_m] == pytest.approx(extents, abs=1e-4)
         squares = {(math.floor(x / 0.1), math.floor(y / 0.1)) for x, y, _ in scene.points.tolist()}
         assert row.area_m2 == pytest.approx(len(squares) / 100, rel=0.02)

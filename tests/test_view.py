@@ -28,8 +28,9 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("view")
     write_release(root / "raw", (TRAIN, VAL, TEST), vertices=VERTICES)
     succeed("process", root / "raw", "-o", root / "data/processed")
-    words = ("--faces", "--scannet200", "--scenes", VAL)
-    succeed("process", root / "raw", "-o", root / "faces", *words)
+    succeed(
+        "process", root / "raw", "-o", root / "faces", "--faces", "--scannet200", "--scenes", VAL
+    )
     pack.run(root / "data/processed", root / "all.tar.zst")
     return root
 

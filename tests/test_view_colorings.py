@@ -69,8 +69,7 @@ def test_tiny_scene_has_colourings_that_are_counted_by_hand(tmp_path):
         Category("unlabeled", UNLABELED_COLOR, 1),
     )
     # Up, and towards negative y.
-    normals = scene.colorings["normals"].colors[[0, 4]]
-    assert normals.tolist() == [[128, 128, 255], [128, 0, 128]]
+    assert scene.colorings["normals"].colors[[0, 4]].tolist() == [[128, 128, 255], [128, 0, 128]]
 
 
 def test_instances_are_named_after_class_group_and_raw_category(tmp_path):
@@ -130,7 +129,7 @@ def test_predicted_classes_are_right_or_wrong_with_iou_and_confusions():
     tables = tables_of(made["error"])
     # Chairs are only predicted.
     assert tables["IoU, %"].rows == (
-        ("mean", "66.7"), ("wall", "50.0"), ("floor", "50.0"), ("cabinet", "100.0"),
+        ("mean", "66.7"), ("wall", "50.0"), ("floor", "50.0"), ("cabinet", "100.0")
     )  # fmt: skip
     assert tables["wrong"].rows == (("wall", "chair", "2"), ("floor", "unlabeled", "1"))
     notes = {each.name: each.note for each in made["prediction"].categories}
@@ -138,8 +137,7 @@ def test_predicted_classes_are_right_or_wrong_with_iou_and_confusions():
 
 
 def test_predicted_instances_have_verdicts_with_their_pairs_and_precisions():
-    prediction = predict_masks((0, 400, CHAIR), (400, 600, TABLE))
-    made = color_predictions([prediction], OBJECTS)
+    made = color_predictions([predict_masks((0, 400, CHAIR), (400, 600, TABLE))], OBJECTS)
 
     assert names_of_vertices(made["error"], 200) == ["merged", "merged", "matched", "unlabeled"]
     tables = tables_of(made["error"])

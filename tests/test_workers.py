@@ -66,8 +66,7 @@ class DiesWhileStarting:
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        dead_workers = list(self.folder.iterdir())
-        if len(dead_workers) < self.count:
+        if len(list(self.folder.iterdir())) < self.count:
             (self.folder / f"{os.getpid()}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -218,19 +217,16 @@ def test_limit_that_prevents_workers_is_named(tmp_path):
 def test_worker_that_dies_with_a_large_context_half_read_is_replaced(tmp_path):
     context = (DiesWhileStarting(tmp_path, 2), bytes(10_000_000))
 
-    outcomes = dict(run_tasks(act, map(Work, ["context", "number 1", "number 2"]), context, 2))
-
-    assert len(outcomes) == 3
+    assert len([*run_tasks(act, map(Work, ["context", "number 1", "number 2"]), context, 2)]) == 3
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_task_that_an_executor_loses_runs_again_at_the_end(tmp_path):
     executor = Forgetful({"b": 1, "c": 2})
 
-    outcomes = [outcome for _, outcome in run_tasks(act, map(Work, "abcd"), tmp_path, 1, executor)]
+    *results, (_, failure) = run_tasks(act, map(Work, "abcd"), tmp_path, 1, executor)
 
-    *results, failure = outcomes
-    assert results == ["a", "d", "b"]
+    assert [outcome for _, outcome in results] == ["a", "d", "b"]
     assert (failure.scene_id, failure.error) == ("c", "WorkerDiedError")
 
 
