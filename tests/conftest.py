@@ -327,7 +327,7 @@ def show(browser):
         context = browser.new_context(**({"viewport": SIZE, "color_scheme": "light"} | options))
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(120_000)
         if script:
             page.add_init_script(script)
         page.on("console", lambda each: each.type == "error" and problems.append(each.text))

@@ -200,7 +200,7 @@ def test_many_signals_end_command_with_130_and_one_line(delay_s, whole_dir, tmp_
     for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] * 7:
         process.send_signal(number)
         time.sleep(0.002)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=120)
 
     assert process.returncode == 130
     assert errors == INTERRUPTED

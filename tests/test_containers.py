@@ -45,7 +45,7 @@ def test_sigterm_ends_process_one_and_its_workers_and_the_next_run_continues(
     workers = children_of(first)
 
     os.kill(first, signal.SIGTERM)  # as `docker stop` does
-    stdout, stderr = outer.communicate(timeout=30)
+    stdout, stderr = outer.communicate(timeout=120)
 
     assert (outer.returncode, stdout) == (130, "")
     assert stderr.splitlines()[-1] == "interrupted: run the same command again"

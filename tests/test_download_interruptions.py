@@ -297,7 +297,7 @@ def test_download_from_nginx_over_tls_survives_an_outage(
         wait_until(lambda: max(partial_sizes(data_dir), default=0) > 30_000, process)
     time.sleep(0.5)  # the length of the outage
     with nginx(**settings, bytes_per_s=0):
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=120)
 
     assert process.returncode == 0, stderr
     assert fetched(data_dir) == digests(release_dir)

@@ -22,7 +22,7 @@ def serving(whole_dir):
     process = start_command("view", "--serve", "0", "--source", whole_dir / "processed", "--json")
     yield json.loads(process.stdout.readline())["port"]
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30) == ("", "")
+    assert process.communicate(timeout=120) == ("", "")
     assert process.returncode == 0
 
 
@@ -69,7 +69,7 @@ def test_list_has_the_order_of_the_scenes_that_are_named(whole_dir, tmp_path):
         page = request(port, "/")[1].decode()
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
     assert re.findall(r'href="/scene/(.*?)"', page) == [VAL, TRAIN]
 
