@@ -162,7 +162,7 @@ UNUSED = "unused_properties: the mesh has "
 OWN_MESHES = [
     (Ply(), "diffuse_red diffuse_green diffuse_blue", []),
     (Ply(), "color_R_8 color_G_8 color_B_8", []),
-    (Ply(), "Red Green Blue", []),
+    (Ply(format="ascii", tail=b" \n"), "Red Green Blue", []),
     (Ply(color_type="float", colors=(np.array(tiny.COLORS) - 0.4) / 255), RGB, []),
     (Ply(color_type="ushort", colors=257 * np.array(tiny.COLORS)), RGB, []),
     (Ply(), "x1 x2 x3", ["no_colors", f"{UNUSED}x1, x2, x3"]),

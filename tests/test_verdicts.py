@@ -87,14 +87,14 @@ def test_vertices_have_the_verdict_on_their_instance_or_mask(masks, vertex, verd
 
 
 def test_pairs_explain_each_verdict():
-    judgement = judge(ON_LEFT, (200, 300, CHAIR, 0.9), (500, 600, CHAIR, 0.9))
+    judgement = judge((200, 300, CHAIR, 0.9), (500, 600, CHAIR, 0.9), ON_LEFT)
 
     assert judgement.pairs == (
-        Pair(MATCHED, LEFT, 0, 1.0),
-        Pair(MISSED, RIGHT, 1, 0.5),
-        Pair(MISSED, DESK, 2, 0.5),
-        Pair(FALSE, RIGHT, 1, 0.5),
-        Pair(FALSE, DESK, 2, 0.5),
+        Pair(MATCHED, LEFT, 2, 1.0),
+        Pair(MISSED, RIGHT, 0, 0.5),
+        Pair(MISSED, DESK, 1, 0.5),
+        Pair(FALSE, RIGHT, 0, 0.5),
+        Pair(FALSE, DESK, 1, 0.5),
     )
     assert judge().pairs == tuple(Pair(MISSED, number, None, 0.0) for number in (LEFT, RIGHT, DESK))
     assert judge(ON_DESK, ON_LEFT).matches == {0: DESK, 1: LEFT}
