@@ -1,6 +1,7 @@
 """Files appear whole or not at all, and one run at a time writes into a folder."""
 
 import errno
+import fcntl
 import os
 import resource
 
@@ -138,13 +139,18 @@ def test_remove_temporaries_removes_only_files_of_this_program(tmp_path):
     assert names(tmp_path) == sorted([*others, ".not-removable.1-0123abcd.tmp"])
 
 
-def test_run_lock_keeps_second_run_out_on_full_disk(tmp_path):
+def test_run_lock_keeps_second_run_out_on_full_disk_and_while_its_file_goes(tmp_path, monkeypatch):
     with (
         limited(resource.RLIMIT_FSIZE, 0),
         run_lock(tmp_path),
         pytest.raises(OutputError, match="another run is working in this folder"),
         run_lock(tmp_path),
     ):
+        pass
+
+    # The first run ends after the second has opened the file, and a third may lock a new one.
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (tmp_path / RUN_LOCK_NAME).unlink())
+    with pytest.raises(OutputError, match="another run"), run_lock(tmp_path):
         pass
 
 
