@@ -141,7 +141,7 @@ def _no_threads_stay():
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("download"):
-            thread.join(timeout=2)
+            thread.join(timeout=60)
             assert not thread.is_alive()
 
 
