@@ -54,7 +54,8 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
 
     checks = {check["path"]: check for check in as_json.json["checks"]}
     assert list(checks) == TOPICS
-    assert (as_json.status, as_json.json["exit_status"]) == (3, 3)
+    assert as_json.status == 3
+    assert as_json.json["exit_status"] == 3
     assert checks["scenes"]["message"] == f"{place}: 3 scenes (processed)"
     assert f"python {sys.version.split()[0]}, numpy " in checks["versions"]["message"]
     assert f"of {os.cpu_count()} may be used" in checks["cores"]["message"]
@@ -81,7 +82,8 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
     assert "scenes:" not in empty.stdout
 
     quiet = run_main("doctor", tmp_path / "none", "--quiet")
-    assert (quiet.status, quiet.stdout) == (3, "")
+    assert quiet.status == 3
+    assert quiet.stdout == ""
     assert f"problem: scenes: {tmp_path / 'none'}: no such file or folder\n" in quiet.stderr
     # Not at once, if another check was too slow.
     assert "\nhint: give an archive, or the folder above" in quiet.stderr
@@ -90,7 +92,8 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
 def test_ranks_cannot_be_compared_without_pytorch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (check,) = doctor.check_ranks("")
-    assert (check.severity, check.hint) == ("problem", "pip install torch")
+    assert check.severity == "problem"
+    assert check.hint == "pip install torch"
 
 
 def test_scenes_are_counted_and_faults_of_the_place_are_problems(
@@ -112,11 +115,13 @@ def test_scenes_are_counted_and_faults_of_the_place_are_problems(
     assert run_main("process", raw_dir, "-o", tmp_path / "out").status == 3
     failed = check_by_topic(tmp_path / "out")["scenes"]
 
-    assert (raw.severity, raw.message) == ("ok", f"{raw_dir}: 3 scenes (raw)")
+    assert raw.severity == "ok"
+    assert raw.message == f"{raw_dir}: 3 scenes (raw)"
     assert archive["scenes"].message == f"{archive_path}: 3 scenes (archive)"
     assert archive["folder"].message.startswith(f"{tmp_path}: ")
     assert unfinished.severity == "problem"
-    assert (unfinished.message, unfinished.hint) == (fault.value.message, fault.value.hint)
+    assert unfinished.message == fault.value.message
+    assert unfinished.hint == fault.value.hint
     assert failed.severity == "problem"
     assert TRAIN in failed.message
     assert [finding.severity for finding in others] == ["problem"] * 3

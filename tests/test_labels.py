@@ -72,7 +72,8 @@ def test_label_set_is_a_sequence_and_a_mapping_of_its_classes(label_set):
     assert label_set.num_classes == len(label_set) == len(classes)
     assert [label_set[train_id] for train_id in np.arange(len(label_set))] == classes
     assert [label_set[name] for name in label_set.names] == classes
-    assert (label_set.name_of(0), label_set.name_of(-1)) == ("wall", "unlabeled")
+    assert label_set.name_of(0) == "wall"
+    assert label_set.name_of(-1) == "unlabeled"
 
     other = SCANNET200 if label_set is SCANNET20 else SCANNET20
     assert all(key in label_set for key in ("wall", 0, 19, classes[5]))
@@ -118,7 +119,8 @@ def test_label_map_is_read_in_any_form_and_has_the_same_digest(tmp_path):
     short = "1163\tobject\tobject\t1313\t40"
     for rows in ((*ROWS, ROWS[0]), ROWS[::-1], (*ROWS[:2], short)):
         other = read_label_map(write_map(tmp_path, *rows))
-        assert (other.rows, other.digest) == (label_map.rows, label_map.digest)
+        assert other.rows == label_map.rows
+        assert other.digest == label_map.digest
 
     # Columns are found by name.
     path = write_map(tmp_path, '5\t"wall"\t1', header="nyu40id\traw_category\tid")
@@ -181,7 +183,8 @@ def test_only_changed_and_missing_rows_of_the_release_are_differences():
 )
 def test_official_list_has_the_scenes_of_its_split_in_its_order(split, count, first):
     scenes = official_scenes(split)
-    assert (len(scenes), scenes[0]) == (count, first)
+    assert len(scenes) == count
+    assert scenes[0] == first
     assert official_scenes(str(split)) == scenes
     assert {official_splits().get(scene) for scene in scenes} == {split}
 

@@ -47,7 +47,8 @@ def test_pixels_and_visibility_equal_those_of_loops(depth, tolerance, margin, re
     expected = [project_point(world_to_camera, point, *rest, relative) for point in POINTS]
     view = (make_pose(1), INTRINSIC[:3, :3] if relative else INTRINSIC, SIZE)
     pixels, visible = project(POINTS, *view, *rest, relative=relative)
-    assert (pixels.dtype, visible.dtype) == (np.int32, np.bool_)
+    assert pixels.dtype == np.int32
+    assert visible.dtype == np.bool_
     assert pixels.tolist() == expected
     assert visible.tolist() == [pixel != [-1, -1] for pixel in expected]
 

@@ -50,10 +50,13 @@ def test_compact_indices_have_the_smallest_type_that_holds_them(count, dtype):
 def test_files_may_lack_ids_of_groups_and_metadata_and_name_their_scene_in_any_form():
     data = tiny.aggregation_file([{"segments": [], "label": ""}])
     (group,) = tiny.read_raw(AGGREGATION, data).groups
-    assert (group.id, group.object_id, group.raw_category) == (None, None, "")
+    assert group.id is None
+    assert group.object_id is None
+    assert group.raw_category == ""
 
     info = tiny.read_raw(INFO, b"colorHeight = 968\n  \nequation = a = b")
-    assert (info.axis_alignment, info.scene_type) == (None, None)
+    assert info.axis_alignment is None
+    assert info.scene_type is None
 
     for name, scene_id in (("null", ""), ('"plot"', "plot"), ('"scannet.plot"', "plot")):
         data = f'{{"segIndices": [0], "segGroups": [], "sceneId": {name}}}'.encode()
@@ -322,7 +325,9 @@ def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp
     for name, (scene_id, split) in PLACES.items():
         scene = listing.scenes[scene_id]
         paths = [scene.path(kind) for kind in scene.files] or [scene.directory]
-        assert (paths, scene.split, scene.problem) == ([tmp_path / name], split, "")
+        assert paths == [tmp_path / name]
+        assert scene.split == split
+        assert scene.problem == ""
     assert [*listing.scenes] == sorted(scene_id for scene_id, _ in PLACES.values())
 
     findings = {finding.subject: finding for finding in listing.findings}

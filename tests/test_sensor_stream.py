@@ -72,14 +72,16 @@ def test_stream_is_read_at_random_in_order_and_by_threads(path):
     with open_stream(path, DATA) as stream:
         for number in (4, 0, 2, -3, 1, 3):
             frame = stream[number]
-            assert (frame.number, frame.jpeg) == (number % 5, jpegs[number])
+            assert frame.number == number % 5
+            assert frame.jpeg == jpegs[number]
             assert np.array_equal(frame.pose, poses[number])
             assert np.array_equal(frame.depth(), depths[number])
         assert [frame.number for frame in stream] == [*range(5)]
         assert stream.poses.dtype == np.float32
         assert np.array_equal(stream.poses, poses)
         assert stream.is_tracked.tolist() == [True, True, False, True, True]
-        assert (stream.color_camera.size, stream.depth_camera.size) == (COLOR_SIZE, DEPTH_SIZE)
+        assert stream.color_camera.size == COLOR_SIZE
+        assert stream.depth_camera.size == DEPTH_SIZE
         assert np.array_equal(stream.color_camera.intrinsic, COLOR_INTRINSIC)
         assert np.array_equal(stream.depth_camera.intrinsic, DEPTH_INTRINSIC)
         with pytest.raises(IndexError):

@@ -40,7 +40,8 @@ def test_scene_of_any_size_is_intact_and_has_all_kinds_of_groups(vertices, seed,
     assert [group.object_id for group in scene.groups] == numbers
     assert group_ids == sorted(set(group_ids)) != numbers
     categories = [group.raw_category for group in scene.groups]
-    assert (categories.count("wall"), categories.count("floor")) == (4, 1)
+    assert categories.count("wall") == 4
+    assert categories.count("floor") == 1
     rows = [builtin_label_map().rows[category] for category in categories]
     # Of both label sets, of either, and of none.
     memberships = {
@@ -158,5 +159,6 @@ def test_frames_show_the_room_and_its_labels(tmp_path):
             assert archive.namelist() == [f"{name}-filt/{number}.png" for number in range(4)]
             images.append(decode_gray(archive.read(f"{name}-filt/0.png"), (324, 242)))
     labels, instances = images
-    assert (labels.dtype, instances.dtype) == (np.uint16, np.uint8)
+    assert labels.dtype == np.uint16
+    assert instances.dtype == np.uint8
     assert np.array_equal(labels > 0, instances > 0)
