@@ -15,7 +15,7 @@ from plyfile import PlyData
 from scannet_prep import SCANNET20, SCANNET200, Split, read_processed
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.export import detection, find_function
-from scannet_prep.export.arrays import encode_file, in_frame
+from scannet_prep.export.arrays import encode_file, encode_lines, in_frame
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
 
@@ -515,6 +515,9 @@ def test_objects_have_their_ids_if_usable_else_those_of_groups(tmp_path, object_
 
 
 def test_lists_of_single_values():
+    # The largest id that a label map may have.
+    assert encode_lines(np.array([65_535], np.uint16)) == b"65535\n"
+
     # Scenes of 0.83 and 2.17 of 3 samples.
     record = {"counts": [7980] + [1] * 20, "boxes": [], "axis_align_matrix": None}
     records = {Split.TRAIN: {TRAIN_2: record, TRAIN: record | {"counts": [20_980] + [1] * 20}}}

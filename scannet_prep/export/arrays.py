@@ -96,7 +96,7 @@ def encode_lines(values: NDArray[Any], table: NDArray[Any] | None = None) -> byt
         table: The number for each index.
     """
     if table is None:
-        table = np.arange(values.max() + 1)
+        table = np.arange(int(values.max()) + 1)
     lines = np.array([b"%d\n" % number for number in table.tolist()])
     # NumPy pads shorter lines with zero bytes, which are removed.
     return bytes(lines[values]).translate(None, b"\0")

@@ -42,8 +42,7 @@ _MAX_POINTS = 50_000
 def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
     """Make four arrays: without normals and `objectId`, and with boxes of fewer classes."""
     columns = ("points", "colors")
-    classes = box_classes(SCANNET20)
-    return _make_files(scene, {"": True}, columns, classes, box_width=7), {}
+    return _make_files(scene, {"": True}, columns, box_classes(SCANNET20), box_width=7), {}
 
 
 def export_scanrefer(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
