@@ -403,7 +403,7 @@ def test_tree_without_scenes_is_an_error_that_says_what_is_expected(tmp_path, na
     for other, wrong in (("absent", "no such folder"), ("a.ply", "is a file, expected a folder")):
         with pytest.raises(MissingFileError, match=wrong) as caught:
             list_raw(tmp_path / other)
-        assert "scans/scene0000_00" in caught.value.hint
+        assert "scans/scene0000_00/; a mesh of your own is scans_test/" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ _SUFFIX = re.compile(rf"({_SUFFIXES})\Z")
 _SCENE_ENDINGS = (".ply", ".sens", ".segs.json", ".aggregation.json")
 _HINT_LAYOUT = (
     "name the folder that holds scans/ and scans_test/, for example scans/scene0000_00/; "
+    "a mesh of your own is scans_test/NAME/NAME_vh_clean_2.ply; "
     "to try the program without ScanNet data: scannet-prep demo"
 )
 _HINT_RELEASE = "move the file away if it is there, and download it: scannet-prep download"
