@@ -137,7 +137,7 @@ ROW = "3\tfloor\tfloor\t1\t2\t11"
     [
         (b"", "its columns are '', expected one column raw_category and one id and one nyu40id"),
         (b"<html>\n", "its columns are '<html>'"),
-        (b"x" + b" " * 1_000_000 + b"x", "is not a table"),
+        (b"x" + b" " * 1_000_000 + b"x", "its columns are 'x "),
         (WHOLE_MAP.replace(b"raw_category", b"category"), "expected one column raw_category\n"),
         (WHOLE_MAP.replace(b"count", b"id"), "id, nyu40id, eigen13id', expected one column id\n"),
         (WHOLE_MAP.splitlines(keepends=True)[0], "has a header and 0 rows, expected about 607"),
@@ -150,7 +150,7 @@ ROW = "3\tfloor\tfloor\t1\t2\t11"
         (WHOLE_MAP + ROW.replace("\t2", "\t41").encode(), "nyu40id '41'"),
         (WHOLE_MAP + ROW.replace("\t2", "\t٢").encode(), "row 6"),
         (WHOLE_MAP + ROW.replace("\t2", "\t" + "9" * 5000).encode(), "row 6"),
-        (WHOLE_MAP + b"x" * 200_000, "is not a table: field larger than"),
+        (WHOLE_MAP + b"x" * 200_000, "row 6 has None, id 'xxx"),
     ],
 )
 def test_damaged_label_map_is_refused_with_the_row(tmp_path, data, problem):

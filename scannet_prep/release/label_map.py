@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import re
 from collections.abc import Mapping
@@ -85,9 +84,8 @@ def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap
     text = read_text(path, max_bytes)
     try:
         return LabelMap(str(path), _parse_rows(text))
-    except (ContentError, csv.Error) as error:
-        problem = getattr(error, "message", f"is not a table: {error}")
-        raise FileError(path, problem, HINT_LABEL_MAP) from None
+    except ContentError as error:
+        raise FileError(path, error.message, HINT_LABEL_MAP) from None
 
 
 def label_map_at(path: Path | None) -> LabelMap:
@@ -122,12 +120,8 @@ def _parse_rows(text: str) -> dict[str, RawIds]:
         ContentError: It is not such a table, has no rows, or contradicts itself.
     """
     # Blanks around cells are not part of them. A quotation mark is part of a name.
-    lines = []
-    for line in text.split("\n"):
-        stripped = [cell.strip(" ") for cell in line.split("\t")]
-        lines.append("\t".join(stripped))
-    reader = csv.DictReader(filter(None, lines), delimiter="\t", quoting=csv.QUOTE_NONE)
-    header = reader.fieldnames or []
+    lines = [line.split("\t") for line in text.split("\n") if line.strip(" ")]
+    header, *table = [[cell.strip(" ") for cell in line] for line in lines] or [[""]]
     missing = [name for name in _NEEDED_COLUMNS if header.count(name) != 1]
     if missing:
         names = ", ".join(header)
@@ -135,21 +129,23 @@ def _parse_rows(text: str) -> dict[str, RawIds]:
         raise ContentError(f"its columns are {names[:120]!r}, expected {expected}")
 
     rows: dict[str, RawIds] = {}
-    for number, cells in enumerate(reader, start=2):
-        name = cells["raw_category"]
-        scannet_id = _parse_id(cells["id"], MAX_SCANNET_ID)
-        nyu40_id = _parse_id(cells["nyu40id"], MAX_NYU40_ID)
+    for number, values in enumerate(table, start=2):
+        # Rows may be shorter or longer than the header.
+        cells = dict(zip(header, values, strict=False))
+        name, id_text, nyu40_text = map(cells.get, _NEEDED_COLUMNS)
+        scannet_id = _parse_id(id_text, MAX_SCANNET_ID)
+        nyu40_id = _parse_id(nyu40_text, MAX_NYU40_ID)
         ids = RawIds(scannet_id, nyu40_id)
         if name is None or min(ids) < 0 or rows.setdefault(name, ids) != ids:
             raise ContentError(
-                f"row {number} has {name!r:.80}, id {cells['id']!r:.40}, "
-                f"nyu40id {cells['nyu40id']!r:.40}; expected whole numbers up to {MAX_SCANNET_ID} "
+                f"row {number} has {name!r:.80}, id {id_text!r:.40}, "
+                f"nyu40id {nyu40_text!r:.40}; expected whole numbers up to {MAX_SCANNET_ID} "
                 f"and {MAX_NYU40_ID}, which no other row contradicts"
             )
     if not rows:
         raise ContentError("has a header and 0 rows, expected about 607 as in the release")
-    # Rows may be shorter than the header, but not the last one of a file that was cut off.
-    if None in cells.values() and not text.endswith("\n"):
+    # The last row of a file that was cut off.
+    if len(values) < len(header) and not text.endswith("\n"):
         raise ContentError(f"ends within row {number}, expected {len(header)} columns")
     return rows
 
