@@ -244,4 +244,5 @@ def test_tensors_are_joined_sent_and_moved(worker):
     assert type(moved) is Batch
     assert list(moved) == list(batch)
     assert moved["points"].device.type == "meta"
+    assert moved is not batch
     assert moved["scene_ids"] == batch["scene_ids"]

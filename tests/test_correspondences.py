@@ -22,8 +22,8 @@ SHEETS = [
     np.column_stack([0.045 * STEPS[0], 2 + 0.02 * STEPS[0][:, 0]]),
     np.column_stack([0.021 * STEPS[1], np.full(121, 1.3)]),
 ]
-# The corners of a face that would hide both, but is nearer than sensors measure.
-NEAR = np.array([(-0.1, -0.1, 0.05), (0.1, -0.1, 0.05), (0, 0.2, 0.05)])
+# The corners of a face that would hide both, but is partly nearer than sensors measure.
+NEAR = np.array([(-0.1, -0.1, 0.05), (0.1, -0.1, 0.05), (0, 0.2, 0.2)])
 
 
 def make_mesh():

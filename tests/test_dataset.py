@@ -132,11 +132,11 @@ def test_invalid_argument_of_a_dataset_is_refused(training_folder, options, mess
 
 
 def test_several_splits_are_one_dataset(stored):
-    train, val = (ScanNet(stored.place, split=split) for split in ("train", "val"))
-    both = ScanNet(stored.place, split=["val", "train"])
+    train, test = (ScanNet(stored.place, split=split) for split in ("train", "test"))
+    both = ScanNet(stored.place, split=["test", "train"])
 
-    assert both.scene_ids == sorted(train.scene_ids + val.scene_ids)
-    for part in (train, val):
+    assert both.scene_ids == sorted(train.scene_ids + test.scene_ids)
+    for part in (train, test):
         check_same(both[part.scene_ids[0]], part[0])
 
 

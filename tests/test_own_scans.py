@@ -87,6 +87,8 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
     succeed("info", raw_dir)
     assert run_main(*words, "--json").json["made"] == []
 
+    # Without metadata, the frame of the scan is that of the points.
+    succeed("export", out_dir, "--format", "mmdet3d", "-o", tmp_path / "export")
     archive = tmp_path / "own.tar.zst"
     succeed("pack", out_dir, "-o", archive)
     dataset = ScanNet(archive, split="test")
@@ -165,21 +167,22 @@ OWN_MESHES = [
     (Ply(format="ascii", tail=b" \n"), "Red Green Blue", []),
     (Ply(color_type="float", colors=(np.array(tiny.COLORS) - 0.4) / 255), RGB, []),
     (Ply(color_type="ushort", colors=257 * np.array(tiny.COLORS)), RGB, []),
-    (Ply(), "x1 x2 x3", ["no_colors", f"{UNUSED}x1, x2, x3"]),
     (
-        Ply(extra_before=[("uchar", name) for name in ("b_red", "b_green", "b_blue")]),
+        Ply(
+            extra_before=[("uchar", name) for name in ("b_red", "b_green", "b_blue")],
+            last_element="camera",
+        ),
         "a_red a_green a_blue",
-        ["no_colors", f"{UNUSED}b_red, b_green, b_blue, a_red"],
+        ["no_colors", f"{UNUSED}b_red, b_green, b_blue, a_red, a_green, a_blue, element camera"],
     ),
     (
         Ply(
-            extra_before=[("float", name) for name in ("s", "nx", "ny", "nz")],
+            extra_before=[("float", name) for name in ("nx", "ny", "nz", "r", "g", "b")],
             face_extra=[("uchar", "flags")],
-            last_element="camera",
             comments=["comment TextureFile room.png"],
         ),
         RGB,
-        [f"{UNUSED}TextureFile room.png, s, nx, ny, nz, flags, element camera"],
+        [f"{UNUSED}TextureFile room.png, nx, ny, nz, r, g, b, flags"],
     ),
     (Ply(positions=BIG), RGB, ["large_mesh: the mesh is 180 m long"]),
 ]
@@ -267,7 +270,7 @@ end_header
 1 0 0 0 0 3
 1 1 0 3 4 0
 0 1 0 0 0 0
-0 1 1 nan 0 0
+0 1 1 nan inf 0
 1 1 1 0 -1 0
 """
 

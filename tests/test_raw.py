@@ -185,6 +185,7 @@ WRONG_MESHES = [
         {"color_type": "ushort", "colors": ((0, 1, 1),) * 6},
         "red, green, blue have type uint16 and values from 0 to 1, expected whole numbers 0..255",
     ),
+    ({"color_type": "int", "colors": ((0, 0, -1),) * 6}, "values from -1 to 0"),
     ({"color_type": "float", "colors": ((0, 1, 1.001),) * 6}, r"from 0\.0 to 1.*expected whole"),
     ({"color_type": "float", "colors": ((0, 0, float("nan")),) * 6}, "values from nan to nan"),
     ({"positions": (), "colors": (), "faces": ()}, "has no vertices"),
@@ -280,7 +281,7 @@ PLACES = {
     # In the layout of PointGroup, and in folders of people.
     f"train/scene0191_00{SEGMENTS.suffix}": ("scene0191_00", "train"),
     "val/scene0568_00_vh_clean_2.ply": ("scene0568_00", "val"),
-    "val/hall-2_vh_clean_2.ply": ("hall-2", "val"),
+    "v2/scans/val/hall-2_vh_clean_2.ply": ("hall-2", "val"),
     "v2/scans/train/scene0002_00/scene0002_00.sens": ("scene0002_00", "train"),
     "dataset/scannetv2/test/scene0708_00_vh_clean_2.ply": ("scene0708_00", "test"),
     "scene0015_00_vh_clean.aggregation.json": ("scene0015_00", "val"),
@@ -288,6 +289,7 @@ PLACES = {
 }
 IGNORED = [
     "scene0000_00/",
+    "scene0707_00/",
     "scans/._scene0001_00/scene0001_00_vh_clean_2.ply",
     "scans/scene0000_00/color/scene0001_00_vh_clean_2.ply",
     "tasks/scannet_frames_25k.zip",
@@ -303,7 +305,7 @@ UNUSED = {
     "scans/my room/my room_vh_clean_2.ply": "error",
     "scans_test/office/mesh.ply": "error",
     "scans_test/loose.ply": "error",
-    "scans/old/readme.md": "note",
+    "scans/old/scene0001_00.sens.md": "note",
     "scans/scene0000_00/scene0000_00_vh_clean_2.0.020000.segs.json": "note",
     "train/scene0191_00_vh_clean_2.PLY": "note",
     "txt/scene0191_00.txt": "note",
@@ -312,6 +314,8 @@ UNUSED = {
 
 
 def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp_path):
+    (tmp_path / ".mine").mkdir()
+    (tmp_path / "mine").symlink_to(".mine")
     make_tree(tmp_path, *PLACES, *IGNORED, *UNUSED)
     (tmp_path / "scans_test/gone").symlink_to("nowhere")
     for link in ("scans/plot_01/round", "scans/up"):
@@ -373,7 +377,7 @@ def test_label_map_that_lies_with_the_scenes_is_found_and_others_are_named(tmp_p
     make_tree(tmp_path, "train/scene0000_00_vh_clean_2.ply", "v2/scans/", "tasks/")
     assert list_raw(tmp_path).label_map is None
     (tmp_path / place / name).symlink_to("nowhere")
-    make_tree(tmp_path, f"v2/scans/scene0000_01/{name}")
+    make_tree(tmp_path, f"data/scans/scene0000_01/{name}")
 
     listing = list_raw(tmp_path)
 

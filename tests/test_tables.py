@@ -100,7 +100,7 @@ def test_classes_counts_vertices_scenes_and_instances(root, scenes, tmp_path):
     assert len(tables.classes(root / "processed")) == 20
     # Only a test scene.
     write_processed(tmp_path, [scenes[IDS[2]]])
-    assert tables.classes(tmp_path).scenes.dtype == int
+    assert tables.classes(tmp_path).vertices.dtype == int
 
 
 def test_info_prints_and_writes_tables(root, tmp_path):

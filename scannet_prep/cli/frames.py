@@ -64,8 +64,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     shared.add_path_argument(
         parser,
-        "-o",
-        "--output",
+        *("-o", "--output"),
         metavar="DIR",
         default="data/frames",
         text="folder for the frames",
@@ -135,16 +134,16 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--keep-lost",
         dest="keeps_lost",
         action=argparse.BooleanOptionalAction,
-        help="also write frames without tracking, like the official reader; their poses are -inf",
+        help="write frames without tracking, too, as the official reader does; "
+        "their poses are -inf",
     )
     shared.add_selection_arguments(parser)
     group = add_run_arguments(parser)
     group.add_argument(
         "--fetch",
-        type=shared.server_argument,
         nargs="?",
         default="",
-        const=shared.find_base_url(),
+        const=shared.base_url_from(),
         metavar="URL",
         help="download the stream of each scene, from the ScanNet server or a mirror, and remove "
         "it when its frames are complete",
@@ -162,7 +161,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         for name, value in vars(arguments).items()
         if name in FrameOptions.__slots__ and value is not None
     }
-    if arguments.at_most:
+    if arguments.at_most is not None:
         options["every"] = 1
     if arguments.fetch:
         # While one stream is extracted, the next one is downloaded.

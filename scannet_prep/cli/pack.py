@@ -30,12 +30,13 @@ _PIPE = Path("-")
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    shared.add_path_argument(
-        parser,
+    parser.add_argument(
         "source",
+        nargs="?",
+        type=shared.path_argument,
+        default=Path("data/processed"),
         metavar="SOURCE",
-        default="data/processed",
-        text="folder to pack; - is short for -o -",
+        help="folder to pack (default: data/processed); - is short for -o -",
     )
     parser.add_argument(
         "-o",

@@ -85,7 +85,6 @@ class SceneServer(ThreadingHTTPServer):
         UsageError: There is no such port, it is in use, or only an administrator may use it.
     """
 
-    daemon_threads = True
     # Connections beyond this number wait for a second.
     request_queue_size = 128
 
