@@ -54,7 +54,7 @@ def test_help_of_command_fits_80_columns_and_its_examples_are_accepted(command, 
         assert text in outcome.stdout
     assert f"examples:\n  scannet-prep {command}" in outcome.stdout
     lines = outcome.stdout.splitlines()
-    assert [line for line in lines if len(line) > 80] == []
+    assert not [line for line in lines if len(line) > 80]
     for line in lines:
         if line.startswith("  scannet-prep "):
             # An explanation after two blanks, a pipe or a redirection ends the command.
@@ -86,13 +86,13 @@ def test_wrong_usage_exits_with_2_and_a_hint(words, problem, hint, tmp_path):
     outcome = run_main(*words.split(), cwd=tmp_path)
 
     assert outcome.status == 2
-    assert outcome.stdout == ""
+    assert not outcome.stdout
     error_line, hint_line = outcome.stderr.splitlines()
     assert error_line.startswith("error: ")
     assert problem in error_line
     assert hint_line.startswith("hint: ")
     assert hint in hint_line
-    assert list(tmp_path.iterdir()) == []
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
