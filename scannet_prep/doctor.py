@@ -208,8 +208,8 @@ def check_scenes(place: str) -> Finding:
 
 def check_server(base_url: str) -> Finding:
     """Check that the server of the release answers, whatever the status."""
-    from scannet_prep.remote.addresses import hide_secrets
-    from scannet_prep.remote.http import ADDRESS, HttpClient, RequestError
+    from scannet_prep.remote.addresses import ADDRESS, hide_secrets
+    from scannet_prep.remote.http import HttpClient, RequestError
 
     shown_url = hide_secrets(base_url)
     if not ADDRESS.fullmatch(base_url):

@@ -114,6 +114,13 @@ def test_server_that_stays_away_is_an_error(server):
         source.read(0, 9_000)
 
 
+def test_server_that_is_not_there_at_first_is_an_error_soon(server):
+    server.faults = [at(PATH, then=Status(503))]
+    with pytest.raises(OutageError, match="status 503"):
+        open_server(server)
+    assert len(server.requests()) == 3
+
+
 def read_in_process(source, queue):
     queue.put(source.read(0, 1000))
 

@@ -67,7 +67,7 @@ def find_owner(kind: TreeKind, name: str) -> str | None:
         Its id; empty for a file of no scene; None if no file of such a tree has the name.
     """
     match = _SCENE_FILES[kind].fullmatch(name)
-    if match is not None:
+    if match:
         return match[1]
     return "" if _OTHER_FILE.fullmatch(name) else None
 

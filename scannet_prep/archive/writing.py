@@ -63,7 +63,7 @@ class FileGroup:
         Raises:
             FileError: A file does not exist, or they are too large for one frame.
         """
-        if self.fingerprint is not None:
+        if self.fingerprint:
             return self.fingerprint.size_bytes
         total_bytes = 0
         for path in self.paths.values():
@@ -175,10 +175,9 @@ def _make_frames(
     for group in groups:
         held_bytes += group.size_bytes
         pending.append((group, pool.submit(make, group)))
-        while pending and held_bytes > _MAX_HELD_BYTES:
+        while held_bytes > _MAX_HELD_BYTES:
             done, future = pending.popleft()
             yield done, future.result()
             held_bytes -= done.size_bytes
-    while pending:
-        done, future = pending.popleft()
+    for done, future in pending:
         yield done, future.result()

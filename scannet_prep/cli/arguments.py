@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from scannet_prep.errors import UsageError
 from scannet_prep.release.files import BASE_URL
 from scannet_prep.release.scenes import Split
-from scannet_prep.remote.addresses import hide_secrets
+from scannet_prep.remote.addresses import ADDRESS, hide_secrets
 
 if TYPE_CHECKING:
     from scannet_prep.stages.selection import Selection
@@ -183,19 +183,15 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
     from scannet_prep.stages.selection import Selection, parse_scene_ids
 
     scene_ids = None
-    if arguments.scenes is not None:
+    if arguments.scenes:
         scene_ids = parse_scene_ids(arguments.scenes)
     splits = tuple(map(Split, arguments.splits or ()))
     return Selection(splits, scene_ids, arguments.limit)
 
 
-def base_url_from(address: str | None = None) -> str:
-    """Return the address of the server: the given one, a mirror's in the environment, or ScanNet's.
-
-    Args:
-        address: The value of an option; empty or None if it was left out.
-    """
-    return address or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
+def find_base_url() -> str:
+    """Return the address of the server: that of a mirror in the environment, or ScanNet's."""
+    return os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:
@@ -235,6 +231,18 @@ def size_argument(text: str) -> tuple[int, int]:
 def place_argument(text: str) -> str | Path:
     """Parse a path, with `~` for the home folder, or an address, which stays text."""
     return text if "://" in text else path_argument(text)
+
+
+def server_argument(text: str) -> str:
+    """Parse the address of a server; empty for none.
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else.
+    """
+    if text and not ADDRESS.fullmatch(text):
+        problem = f"{text!r} is not the address of a server, such as https://HOST/scannet/"
+        raise argparse.ArgumentTypeError(problem)
+    return text
 
 
 def path_argument(text: str) -> Path:

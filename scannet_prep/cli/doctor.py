@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     else:
         if not place and Path(_DEFAULT_PLACE).exists():
             place = _DEFAULT_PLACE
-        checks = check_machine(place, os.environ, shared.base_url_from())
+        checks = check_machine(place, os.environ, shared.find_base_url())
 
     problems = [check for check in checks if check.is_error]
     report = {"checks": checks}

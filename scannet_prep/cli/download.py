@@ -80,7 +80,11 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="parallel connections, at most 8 (default: 4)",
     )
     parser.add_argument(
-        "--base-url", metavar="URL", help="download from this mirror (default: the ScanNet server)"
+        "--base-url",
+        type=shared.server_argument,
+        default=shared.find_base_url(),
+        metavar="URL",
+        help="download from this mirror (default: the ScanNet server)",
     )
     parser.add_argument(
         "--insecure",
@@ -103,7 +107,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     from scannet_prep.remote.addresses import hide_secrets
     from scannet_prep.stages import download
 
-    base_url = shared.base_url_from(arguments.base_url)
+    base_url = arguments.base_url
     selection = shared.selection_from(arguments)
     plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
     shown_url = hide_secrets(base_url)

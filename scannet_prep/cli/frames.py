@@ -64,7 +64,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     shared.add_path_argument(
         parser,
-        *("-o", "--output"),
+        "-o",
+        "--output",
         metavar="DIR",
         default="data/frames",
         text="folder for the frames",
@@ -134,16 +135,16 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--keep-lost",
         dest="keeps_lost",
         action=argparse.BooleanOptionalAction,
-        help="write frames without tracking, too, as the official reader does; "
-        "their poses are -inf",
+        help="also write frames without tracking, like the official reader; their poses are -inf",
     )
     shared.add_selection_arguments(parser)
     group = add_run_arguments(parser)
     group.add_argument(
         "--fetch",
+        type=shared.server_argument,
         nargs="?",
         default="",
-        const=shared.base_url_from(),
+        const=shared.find_base_url(),
         metavar="URL",
         help="download the stream of each scene, from the ScanNet server or a mirror, and remove "
         "it when its frames are complete",
@@ -161,7 +162,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         for name, value in vars(arguments).items()
         if name in FrameOptions.__slots__ and value is not None
     }
-    if arguments.at_most is not None:
+    if arguments.at_most:
         options["every"] = 1
     if arguments.fetch:
         # While one stream is extracted, the next one is downloaded.

@@ -72,7 +72,7 @@ def _write_table(arguments: argparse.Namespace) -> Outcome:
         "csv": csv_text or None,
     }
     lines = [csv_text.rstrip("\n")]
-    if arguments.output is not None:
+    if arguments.output:
         lines = [f"{arguments.output}: {count_of(row_count, 'row')}"]
     return Outcome(value, lines)
 

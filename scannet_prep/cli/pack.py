@@ -30,13 +30,12 @@ _PIPE = Path("-")
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
+    shared.add_path_argument(
+        parser,
         "source",
-        nargs="?",
-        type=shared.path_argument,
-        default=Path("data/processed"),
         metavar="SOURCE",
-        help="folder to pack (default: data/processed); - is short for -o -",
+        default="data/processed",
+        text="folder to pack; - is short for -o -",
     )
     parser.add_argument(
         "-o",

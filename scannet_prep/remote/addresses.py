@@ -1,8 +1,11 @@
-"""Web addresses without what is secret in them."""
+"""The form of web addresses, and what is secret in them."""
 
 from __future__ import annotations
 
 import re
+
+ADDRESS = re.compile(r"https?://([^\s/?#\[\]]|\[[\da-fA-F:.]+\])+(/[^\s?#]*)?")
+"""A web address to which paths can be appended."""
 
 # User and password, and the query, which in a signed address holds signatures and tokens. A
 # password may contain a slash, against the rules; a port is not taken for one.

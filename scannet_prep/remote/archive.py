@@ -22,7 +22,10 @@ Result = TypeVar("Result")
 _SERVERS = ("https://", "http://")
 _PAUSES_S = (0.2, 1.0, 5.0, 20.0, 60.0)
 _TIMEOUT_S = 20.0
-_HINT_RANGES = "serve it with nginx or Apache, which support ranges; python -m http.server does not"
+_HINT_RANGES = (
+    "serve it with nginx or Apache, which support ranges; python -m http.server does not; if the "
+    "archive was replaced meanwhile, open it again"
+)
 _HINT_STORE = (
     "check the address and your credentials; s3://, gs:// and hf:// need the extra [remote], and "
     "s3fs, gcsfs or huggingface_hub"
@@ -51,7 +54,8 @@ class RemoteArchive:
     def __init__(self, address: str, end_bytes: int) -> None:
         self.name = hide_secrets(address)
         self._address = address
-        self.size_bytes = self._try(_find_size)
+        # At first, the address may be wrong: nobody should wait for minutes.
+        self.size_bytes = self._try([*_PAUSES_S[:2]], _find_size)
         self.end = self.read(max(0, self.size_bytes - end_bytes), end_bytes)
 
     def read(self, offset: int, size: int, /) -> bytes:
@@ -64,11 +68,10 @@ class RemoteArchive:
         end = min(offset + size, self.size_bytes)
         if offset >= end:
             return b""
-        return self._try(_read_range, offset, end)
+        return self._try([*_PAUSES_S], _read_range, offset, end)
 
-    def _try(self, function: Callable[..., Result], *span: int) -> Result:
-        """Call a function with the address, several times if an error may pass."""
-        pauses_s = [*_PAUSES_S]
+    def _try(self, pauses_s: list[float], function: Callable[..., Result], *span: int) -> Result:
+        """Call a function with the address, again after each of the pauses if an error may pass."""
         while True:
             try:
                 return function(self._address, *span)
@@ -88,8 +91,7 @@ def _find_size(address: str) -> int:
         _, size_bytes = _request(address, 0, 1)
         return size_bytes
     file_system, path = _open_store(address)
-    size: int = file_system.size(path)
-    return size
+    return int(file_system.size(path))
 
 
 def _read_range(address: str, start: int, end: int) -> bytes:
@@ -97,8 +99,7 @@ def _read_range(address: str, start: int, end: int) -> bytes:
         data, _ = _request(address, start, end)
         return data
     file_system, path = _open_store(address)
-    data = file_system.cat_file(path, start=start, end=end)
-    return bytes(data)
+    return bytes(file_system.cat_file(path, start=start, end=end))
 
 
 def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
@@ -123,9 +124,12 @@ def _get_client(_process_id: int) -> HttpClient:
     return HttpClient(_TIMEOUT_S)
 
 
-def _open_store(address: str) -> tuple[Any, str]:
-    """Open the file system of an address, which fsspec makes once in each process."""
+def _open_store(address: str) -> Any:  # noqa: ANN401 - fsspec has no types
+    """Open the file system of an address, which fsspec makes once in each process.
+
+    Returns:
+        The file system, and the path in it.
+    """
     import fsspec
 
-    file_system, path = fsspec.url_to_fs(address)
-    return file_system, path
+    return fsspec.url_to_fs(address)

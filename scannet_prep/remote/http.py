@@ -19,9 +19,6 @@ from scannet_prep.base.version import CONTACT_URL, VERSION
 from scannet_prep.errors import TransferError
 from scannet_prep.remote.addresses import hide_secrets
 
-ADDRESS = re.compile(r"https?://([^\s/?#\[\]]|\[[\da-fA-F:.]+\])+(/[^\s?#]*)?")
-"""A web address to which paths can be appended."""
-
 _PIECE_BYTES = 1 << 20
 _LONGEST_RETRY_AFTER_S = 3600.0
 _MAX_DETAIL_LETTERS = 200

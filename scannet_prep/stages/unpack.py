@@ -41,9 +41,9 @@ from scannet_prep.stages.scene_run import FAILED_NAME, write_failed_list
 from scannet_prep.stages.selection import Selection
 
 _FOLDERS = {
-    "processed": Path("data/processed"),
-    "raw": Path("data/ScanNet"),
-    "frames": Path("data/frames"),
+    "processed": "data/processed",
+    "raw": "data/ScanNet",
+    "frames": "data/frames",
 }
 # They mostly wait for the disk.
 _THREADS = 4
@@ -105,7 +105,7 @@ def run(
     kind = archive.index.kind
     arrived = read_packed_manifest(archive) if kind == "processed" else None
     scenes = _select(archive, selection)
-    out_dir = out_dir or _FOLDERS[kind]
+    out_dir = out_dir or Path(_FOLDERS[kind])
     make_directory(out_dir)
     unpacked = []
     failures = []

@@ -138,6 +138,6 @@ def _is_present(path: Path, kind: FileKind, recorded: LockEntry | None) -> bool:
     if not path.is_file():
         return False
     size_bytes = path.stat().st_size
-    if recorded is not None:
+    if recorded:
         return size_bytes == recorded.size_bytes
     return 0 < size_bytes <= kind.max_bytes
