@@ -115,13 +115,6 @@ def test_server_that_stays_away_is_an_error_soon_at_first(server):
     assert source.read(0, 9) == CONTENT[:9]
 
 
-def test_server_that_is_not_there_at_first_is_an_error_soon(server):
-    server.faults = [at(PATH, then=Status(503))]
-    with pytest.raises(OutageError, match="status 503"):
-        open_server(server)
-    assert len(server.requests()) == 3
-
-
 def read_in_process(source, queue):
     queue.put(source.read(0, 1000))
 
