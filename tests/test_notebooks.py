@@ -43,8 +43,9 @@ def test_picture_of_a_sample_is_that_of_its_scene(sample, whole_dir):
         assert np.array_equal(image, draw_scene(viewed, name, options)), color
 
     sample = dict(ScanNet(whole_dir / "processed", split="val", labels=SCANNET200)[0])
-    expected = draw_scene(viewed, "scannet200", options)
-    assert np.array_equal(render(sample, size=(160, 120)), expected)
+    assert np.array_equal(
+        render(sample, size=(160, 120)), draw_scene(viewed, "scannet200", options)
+    )
     assert render(sample, view="top", size=(90, 60), legend=False).shape == (60, 90, 3)
 
 
@@ -66,9 +67,7 @@ def test_sample_that_transforms_have_changed_is_drawn(sample):
     sample["faces"] = np.zeros((0, 3), int)
     sample["instances"] = (sample["instances"] > 0) * 2**40
 
-    page = show_sample(sample)
-    assert list_colorings(page)[0] == "scannet20"
-    assert b"array-faces" in page.html
+    assert list_colorings(show_sample(sample))[0] == "scannet20"
     assert render(sample, "instances").any()
 
 

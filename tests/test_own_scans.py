@@ -87,8 +87,6 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
     succeed("info", raw_dir)
     assert run_main(*words, "--json").json["made"] == []
 
-    # Without metadata, the frame of the scan is that of the points.
-    succeed("export", out_dir, "--format", "mmdet3d", "-o", tmp_path / "export")
     archive = tmp_path / "own.tar.zst"
     succeed("pack", out_dir, "-o", archive)
     dataset = ScanNet(archive, split="test")
