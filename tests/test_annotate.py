@@ -60,7 +60,7 @@ def test_tiny_scene_has_the_arrays_found_by_hand(tmp_path):
     assert scene.meta.warnings == ()
     assert f"{tiny.SCENE_ID}{INFO}" in scene.meta.inputs
     assert scene.meta.label_map == builtin_label_map().digest
-    assert list(find_problems(scene)) == []
+    assert not list(find_problems(scene))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_synthetic_scene_equals_the_loops_and_has_the_same_bytes_each_time(tmp_p
     scene = process_written(raw, **options)
 
     assert encode_processed(process_written(raw, **options)) == encode_processed(scene)
-    assert list(find_problems(scene)) == []
+    assert not list(find_problems(scene))
     groups = [group(entry.id, entry.segment_ids, entry.raw_category) for entry in made.groups]
     expected_ids = oracles.ids_of_vertices(made.segment_ids.tolist(), groups)
     assert ids(scene) == expected_ids

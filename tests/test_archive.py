@@ -217,7 +217,7 @@ def test_scene_of_a_file_is_found_by_its_name_and_a_hostile_name_has_none():
     for kind, name, scene_id in OWNERS:
         assert find_owner(kind, name) == scene_id
     for kind in ("processed", "raw"):
-        assert [name for name in HOSTILE_NAMES if find_owner(kind, name) is not None] == []
+        assert not [name for name in HOSTILE_NAMES if find_owner(kind, name) is not None]
     # The files of frames have any names, in folders with any names.
     assert find_owner("frames", f"{TRAIN}/..") is find_owner("frames", f"{TRAIN}/a/../x") is None
 

@@ -395,7 +395,7 @@ def test_bar_fits_the_terminal(columns, widest, whole_dir):
     # The check of what belongs to no scene is not counted.
     assert re.search(r"verify: .* 3/3 \[", shown)
     bars = [line for line in shown.replace("\r", "\n").splitlines() if "%|" in line]
-    assert [bar for bar in bars if len(bar) > widest] == []
+    assert not [bar for bar in bars if len(bar) > widest]
 
     _, shown = run_on_terminal([*words, "--no-progress"], columns)
     assert "100%" not in shown

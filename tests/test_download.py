@@ -63,7 +63,7 @@ def test_download_fetches_and_records_the_release_and_a_second_run_requests_noth
     server.forget()
     second = succeed(*words(server.base_url, tmp_path, "--json"))
     assert second.json["files"] == {"fetched": 0, "already there": len(release), "failed": 0}
-    assert server.requests() == []
+    assert not server.requests()
 
 
 def test_dry_run_counts_files_and_bytes_of_all_kinds_and_touches_nothing(tmp_path):
@@ -80,7 +80,7 @@ def test_dry_run_counts_files_and_bytes_of_all_kinds_and_touches_nothing(tmp_pat
     assert "1,613 files to fetch, about 1.21 TB" in text
     kinds = KINDS | SHARED_KINDS
     assert all(0 < kind.typical_bytes < kind.max_bytes for kind in kinds.values())
-    assert list(tmp_path.iterdir()) == []
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_wrong_arguments_are_status_2_and_touch_nothing(tmp_path, more, message)
     outcome = run_main(*command, *more, cwd=tmp_path)
     assert outcome.status == outcome.json["exit_status"] == 2
     assert message in outcome.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -261,5 +261,5 @@ def test_terms_without_a_terminal_are_an_error(server, unaccepted, tmp_path):
     assert QUESTION not in shown
     outcome = run_command(*unaccepted)
     assert outcome.status == 2
-    assert [text for text in (*SIGNING, "--accept-terms") if text not in outcome.stderr] == []
+    assert not [text for text in (*SIGNING, "--accept-terms") if text not in outcome.stderr]
     assert server.requests() == list(tmp_path.iterdir()) == []

@@ -141,7 +141,7 @@ def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written
     )  # fmt: skip
     assert outcome.status == 1
     assert "needs 1.21 TB and a reserve of 200.0 MB" in outcome.json["message"]
-    assert server.requests() == []
+    assert not server.requests()
     assert [path.name for path in tmp_path.iterdir()] == ["scans"]
 
 

@@ -82,7 +82,7 @@ def test_options_that_would_be_misread_are_refused(tmp_path, name, words, proble
 
     assert outcome.status == 2
     assert problem in outcome.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert not list(tmp_path.iterdir())
 
 
 PROCESS = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out")
