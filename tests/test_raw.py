@@ -185,6 +185,7 @@ WRONG_MESHES = [
         {"color_type": "ushort", "colors": ((0, 1, 1),) * 6},
         "red, green, blue have type uint16 and values from 0 to 1, expected whole numbers 0..255",
     ),
+    ({"color_type": "int", "colors": ((0, 0, -1),) * 6}, "values from -1 to 0"),
     ({"color_type": "float", "colors": ((0, 1, 1.001),) * 6}, r"from 0\.0 to 1.*expected whole"),
     ({"color_type": "float", "colors": ((0, 0, float("nan")),) * 6}, "values from nan to nan"),
     ({"positions": (), "colors": (), "faces": ()}, "has no vertices"),
