@@ -109,6 +109,11 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
         with pytest.raises(UsageError, match="expected 4 rows of 4 finite numbers"):
             sample_from_mesh(file, axis_alignment=matrix)
 
+    # Groups are not taken silently in place of labels.ply.
+    (raw_dir / "val/plot_01").rename(f"{raw_dir}/test/plot_01")
+    words = ("process", raw_dir, "-o", tmp_path, "--labels-from=ply", "--scenes=plot_01")
+    assert run_main(*words).status == 3
+
 
 MESH_ALONE = {MESH: Ply().encode()}
 # Scenes by their place, with their files, and a part of the message and of the hint.

@@ -57,7 +57,8 @@ def find_raw_files(
     """Find the files that a scene is made from, by kind; at most one of the two kinds of groups.
 
     Train and val scenes need their annotation, and those of the release their metadata if points
-    are aligned. Test scenes need a mesh, and groups need segments; what is there is used.
+    are aligned. Test scenes need a mesh. Groups need segments, and labels.ply if labels come from
+    it; what is there is used.
 
     Raises:
         MissingFileError: A required file is missing.
@@ -77,7 +78,7 @@ def find_raw_files(
     # With labels from labels.ply, a scene may lack groups: it then has no instances, and no ScanNet
     # ids.
     if groups_kind in scene.files:
-        needed.add(release.SEGMENTS)
+        needed |= used - {release.INFO}
     elif release.LABELS_MESH in used and not options.scannet200:
         needed -= {release.SEGMENTS, groups_kind}
 
