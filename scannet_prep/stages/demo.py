@@ -45,7 +45,7 @@ _MARKER_TEXT = (
 )
 
 
-def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> dict[str, Path]:
+def run(demo_dir: Path, *, jobs: int = 1, progress: Progress = Progress()) -> dict[str, Path]:
     """Make synthetic scenes, process, pack, read and show them, and extract frames.
 
     Args:

@@ -76,7 +76,7 @@ def run(
     scores_path: Path | None = None,
     is_class_agnostic: bool = False,
     is_forced: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = Progress(),
 ) -> EvaluationReport:
     """Compare predictions with the ground truth.
 
@@ -104,7 +104,6 @@ def run(
     """
     if is_class_agnostic and task == "semantic":
         raise UsageError("only instances are scored without classes", "pass --task instance")
-    progress = progress or Progress()
     truth_place = open_processed(place)
     label_set = parse_label_set(label_set or truth_place.options.label_set)
     selection = Selection(tuple(splits))

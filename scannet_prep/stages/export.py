@@ -112,7 +112,7 @@ def plan(
     *,
     label_set: LabelSet | str | None = None,
     is_aligned: bool | None = None,
-    selection: Selection | None = None,
+    selection: Selection = Selection(),
     is_forced: bool = False,
 ) -> RunPlan:
     """Decide what to export. Writes nothing and reads no scene.
@@ -156,7 +156,6 @@ def plan(
     if before.options not in {"", options}:
         problem = f"holds an export with other options ({before.options}); this run has {options}"
         raise UsageError(f"{out_dir}: {problem}", _HINT_FOLDER)
-    selection = selection or Selection()
     selected, notes = _select(opened, needs, selection)
     tasks = []
     kept = []

@@ -63,7 +63,6 @@ FrameList: TypeAlias = Mapping[str, Sequence[int]]
 # No stream has a frame of ten digits.
 _LISTED = re.compile(r"\S+(\s+[0-9]{1,9})+")
 _STREAMS_NAME = ".scannet-prep-streams"
-_ALL_SCENES = Selection()
 _HINT_FOLDER = "choose a new folder with -o"
 _HINT_STREAMS = (
     "download those of some scenes, with --types .sens --scenes: all of them take 1.2 TB, each "
@@ -102,7 +101,7 @@ def plan(
     out_dir: Path,
     options: Mapping[str, Any],
     *,
-    selection: Selection = _ALL_SCENES,
+    selection: Selection = Selection(),
     is_forced: bool = False,
     list_path: Path | None = None,
     base_url: str = "",

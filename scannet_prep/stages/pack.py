@@ -99,7 +99,7 @@ def run(
     level: int = 1,
     is_forced: bool = False,
     jobs: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = Progress(),
 ) -> PackReport:
     """Pack a folder.
 
@@ -118,7 +118,6 @@ def run(
         OutputError: The archive cannot be written. An earlier one stays in place.
         OutputError: Another run is writing into the same folder.
     """
-    progress = progress or Progress()
     name = "standard output"
     if isinstance(target, Path):
         name = str(target)

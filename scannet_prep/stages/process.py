@@ -71,7 +71,7 @@ def plan(
     out_dir: Path,
     options: ProcessOptions | Mapping[str, bool | str] | None = None,
     *,
-    selection: Selection | None = None,
+    selection: Selection = Selection(),
     is_forced: bool = False,
     is_strict: bool = False,
 ) -> RunPlan:
@@ -96,7 +96,6 @@ def plan(
             differs from the release's.
         UnknownSceneError: The selection contradicts itself.
     """
-    selection = selection or Selection()
     listing = list_raw(raw_dir)
     is_raw = out_dir.exists() and out_dir.samefile(raw_dir)
     if is_raw or (out_dir / EXPORT_NAME).exists() or out_dir.is_file():

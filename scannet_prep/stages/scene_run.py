@@ -168,7 +168,7 @@ def run(
     plan: RunPlan,
     *,
     jobs: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = Progress(),
     executor: Executor | None = None,
 ) -> RunReport:
     """Make the scenes of a plan. A bad scene does not stop the others.
@@ -186,7 +186,6 @@ def run(
             made.
         WorkerDiedError: Worker processes cannot be started.
     """
-    progress = progress or Progress()
     out_dir = plan.out_dir
     make_directory(out_dir)
     with run_lock(out_dir):

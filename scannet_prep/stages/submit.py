@@ -75,7 +75,7 @@ def run(
     label_set: LabelSet | str | None = None,
     min_score: float | None = None,
     is_forced: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = Progress(),
 ) -> SubmissionReport:
     """Write the zip file, with the files of the scenes at its root and masks in `pred_mask/`.
 
@@ -100,7 +100,6 @@ def run(
             wrong, or the zip file would have no mask. Nothing is written.
         OutputError: The zip file cannot be written.
     """
-    progress = progress or Progress()
     if task == "semantic" and min_score is not None:
         raise UsageError("only instances have a score", "pass --task instance, or no --min-score")
     scenes = open_processed(place)

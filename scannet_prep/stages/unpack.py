@@ -72,8 +72,8 @@ def run(
     place: str | Path | io.BufferedReader,
     out_dir: Path | None = None,
     *,
-    selection: Selection | None = None,
-    progress: Progress | None = None,
+    selection: Selection = Selection(),
+    progress: Progress = Progress(),
 ) -> UnpackReport:
     """Unpack an archive. A damaged scene does not stop the others.
 
@@ -94,8 +94,6 @@ def run(
         OutputError: The folder has other scenes, or cannot be written to.
         OutputError: Another run is writing into the folder.
     """
-    selection = selection or Selection()
-    progress = progress or Progress()
     pipe = None
     if isinstance(place, io.BufferedReader):
         pipe = place

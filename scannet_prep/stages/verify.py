@@ -76,9 +76,9 @@ def run(
     path: str | Path,
     *,
     against: str | Path | None = None,
-    selection: Selection | None = None,
+    selection: Selection = Selection(),
     jobs: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = Progress(),
 ) -> VerifyReport:
     """Check a place, or compare it with another copy.
 
@@ -98,8 +98,6 @@ def run(
         OutageError: The server of an archive has served nothing for too long.
         ScanNetPrepError: As `open_place`.
     """
-    selection = selection or Selection()
-    progress = progress or Progress()
     place = open_place(path)
     selected = selection.select(place.scenes)
     absent = {*(selection.scene_ids or ())} - selected

@@ -185,7 +185,7 @@ def run(
     options: PictureOptions | None = None,
     *,
     is_png: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = Progress(),
 ) -> ViewReport:
     """Read, check and encode the scenes, and write a file for each.
 
@@ -214,7 +214,6 @@ def run(
             f"only a page shows two colourings, not a .{kind} file",
             "leave out --beside, and write a file for each --color",
         )
-    progress = progress or Progress()
     colors: dict[str, str] = {}
     sizes: dict[str, int] = {}
     with progress.work("view", len(paths), "scenes"):

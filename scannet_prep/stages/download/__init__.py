@@ -47,7 +47,7 @@ def run(
     *,
     jobs: int = 4,
     is_insecure: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = Progress(),
     accepts_terms: bool = False,
     is_known: bool = False,
 ) -> DownloadReport:
@@ -82,7 +82,6 @@ def run(
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(data_dir / ACCEPTANCE_NAME, [text.encode()])
-    progress = progress or Progress()
     with run_lock(data_dir), progress.work("download", total_bytes, "B"):
         report = DownloadReport(plan, read_tree_lock(data_dir))
         try:

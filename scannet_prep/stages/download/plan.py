@@ -63,7 +63,7 @@ def plan(
     data_dir: Path,
     types: Sequence[str] = ("seg",),
     *,
-    selection: Selection | None = None,
+    selection: Selection = Selection(),
     base_url: str = BASE_URL,
 ) -> DownloadPlan:
     """Plan a download from the official lists of scenes and the table of files; uses no network.
@@ -81,7 +81,7 @@ def plan(
     """
     # The second value, the scenes that are missing or have no split, is always empty: an official
     # scene is neither, and any other scene raises an error.
-    scenes, _ = select_scenes(official_splits(), selection or Selection(), data_dir, {})
+    scenes, _ = select_scenes(official_splits(), selection, data_dir, {})
     locked = read_tree_lock(data_dir)
     present: list[RemoteFile] = []
     missing: list[RemoteFile] = []
