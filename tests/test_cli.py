@@ -6,13 +6,13 @@ import json
 import re
 import shlex
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from commands import (
     COMMAND,
+    PLAIN_COMMAND,
     PYTHON,
     Outcome,
     raw_file,
@@ -20,6 +20,7 @@ from commands import (
     run_main,
     run_on_terminal,
     run_words,
+    start_command,
     succeed,
 )
 from tiny import make_stream
@@ -174,27 +175,18 @@ def test_table_aligns_numbers_to_the_right():
 
 def wait_until_signals_are_handled(process):
     """Wait until the program has replaced Python's handlers of signals."""
-    status_path = Path(f"/proc/{process.pid}/status")
-    while True:
-        lines = status_path.read_text().splitlines()
-        caught_line = next(line for line in lines if line.startswith("SigCgt:"))
-        if int(caught_line.split()[1], base=16) & 1 << (signal.SIGTERM - 1):
-            return
+    path = Path(f"/proc/{process.pid}/status")
+    bit = 1 << (signal.SIGTERM - 1)
+    while not int(re.search(r"SigCgt:\s+(\w+)", path.read_text())[1], base=16) & bit:
         assert process.poll() is None
         time.sleep(0.001)
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.2])
 def test_many_signals_end_command_with_130_and_one_line(delay_s, whole_dir, tmp_path):
-    words = ["process", whole_dir / "raw", "-o", tmp_path / "out", "--jobs", "1"]
-    # Without `-W error`, as people start it: with it, Python also prints a warning about the file
-    # that it was importing from.
-    process = subprocess.Popen(
-        [PYTHON, "-m", "scannet_prep", *map(str, words), "--json", "--no-progress", "-q"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["process", whole_dir / "raw", "-o", tmp_path / "out", "--jobs", "1", "--json", "-q"]
+    # With `-W error`, Python also prints a warning about the file that it was importing from.
+    process = start_command(*words, command=PLAIN_COMMAND)
     wait_until_signals_are_handled(process)
     time.sleep(delay_s)
 

@@ -107,11 +107,13 @@ class Forgetful(Executor):
 
 
 class Remembering(ThreadPoolExecutor):
-    """Has its futures in a list."""
+    """Has its futures in a tuple."""
+
+    futures = ()
 
     def submit(self, *call):
         future = super().submit(*call)
-        self.futures = [*getattr(self, "futures", ()), future]
+        self.futures = (*self.futures, future)
         return future
 
 
@@ -143,10 +145,11 @@ def test_killed_workers_and_bugs_fail_only_their_own_tasks(tmp_path, jobs):
         "no memory": "MemoryError",
     }
     assert (tmp_path / "kill a").read_text() == "xx", "two attempts"
-    assert failures["kill a"].message.startswith("killed twice")
-    assert "status -9" in failures["kill a"].message
-    assert "--jobs" in failures["kill a"].hint
-    assert failures["kill a"].subject == "folder of kill a"
+    killed = failures["kill a"]
+    assert killed.message.startswith("killed twice")
+    assert "status -9" in killed.message
+    assert "--jobs" in killed.hint
+    assert killed.subject == "folder of kill a"
     assert "in act\n" in failures["bug"].trace
     assert "please report this" in failures["bug"].hint
     assert failures["bad file"].subject == "a.ply"
@@ -167,7 +170,7 @@ def test_run_that_ends_early_ends_its_workers_at_once(tmp_path, ending):
                 break
             if ending == "error in the loop":
                 raise OutputError(ending)
-        raise OutputError(ending)
+        raise OutputError("end of the loop")
 
     assert ended.value.message == ending
     assert pids_in(tmp_path)
@@ -180,6 +183,8 @@ def test_run_that_is_killed_leaves_no_worker(tmp_path):
     while len(pids_in(tmp_path)) < 2:
         assert run.poll() is None
         time.sleep(0.01)
+    for pid in pids_in(tmp_path):
+        assert os.getpgid(pid) == pid, "Ctrl-C is for the main process"
 
     run.kill()
     run.wait()

@@ -209,8 +209,8 @@ def run(
                     progress.advance()
             notes = [*plan.stage.finish(plan, record.manifest), *record.note_others()]
         finally:
-            record.save()
             _remove_leftovers(plan)
+            record.save()
     return RunReport(
         made=tuple(sorted(record.made)),
         kept=plan.kept,
