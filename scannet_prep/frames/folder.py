@@ -122,19 +122,19 @@ class FrameFolder:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = path
         self._archive: Archive | None = None
         if "://" in str(path) or Path(path).is_file():
             self._archive = open_archive(path)
-            self.path = self._archive.name
+            path = self._archive.name
             index = self._archive.index
             self._folders = {
-                scene.scene_id: Path(self._archive.name, scene.scene_id)
+                scene.scene_id: Path(path, scene.scene_id)
                 for scene in index.scenes
                 if index.kind == "frames"
             }
         else:
             self._folders = find_scenes(Path(path))
+        self.path = path
         if not self._folders:
             raise MissingFileError(
                 self.path,

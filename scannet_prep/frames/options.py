@@ -337,7 +337,7 @@ class FrameOptions:
 
     def folder_of(self, scene_id: str, split: Split) -> str:
         """Return the folder of a scene in the output folder."""
-        part = split.replace("val", "train")
+        part = "test" if split == Split.TEST else "train"
         folder = LAYOUTS[self.layout].folder
         return folder.format(scene=scene_id, scans=SPLIT_DIRS[split], split=split, part=part)
 

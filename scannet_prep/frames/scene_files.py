@@ -199,8 +199,7 @@ def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     # The sum of the cross products is twice the axis, times the sine of the angle.
     matrix[1:, 0] = np.cross(np.eye(3), rotation.T).sum(axis=0)
     matrix[1:, 1:] = rotation + rotation.T - matrix[1:, 1:]
-    _, vectors = np.linalg.eigh(matrix)
-    return np.asarray(vectors[:, -1])
+    return np.asarray(np.linalg.eigh(matrix).eigenvectors[:, -1])
 
 
 def _read_vertices(scene: RawScene) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
