@@ -43,12 +43,14 @@ def make_mesh():
 def look(shift):
     """Find the depth of each pixel, the nearest vertex there, and its distance, by geometry."""
     rows, columns = np.indices(SIZE[::-1]).reshape(2, -1)
-    rays = np.stack([columns + shift, rows + shift, np.ones(rows.size)])
-    x, y, _ = np.linalg.inv(INTRINSIC[:3, :3]) @ rays
+    middles = np.linalg.inv(INTRINSIC[:3, :3]) @ [columns, rows, np.ones_like(rows)]
+    rays = middles + np.array([[shift / 120], [shift / 124], [0]])
+    x, y, _ = rays
     is_small = np.maximum(abs(x), abs(y)) * 1.3 <= 5 * 0.021
     depths = np.where(is_small, 1.3, 2 / (1 - 0.02 / 0.045 * x))
-    rays[:2] -= shift
-    places = (np.linalg.inv(INTRINSIC[:3, :3]) @ rays * depths).T
+    # As far away through the middle.
+    scales = np.linalg.norm(rays, axis=0) / np.linalg.norm(middles, axis=0)
+    places = (middles * depths * scales).T
     lengths = np.linalg.norm(places[:, np.newaxis] - np.concatenate(SHEETS), axis=2)
     return [values.reshape(SIZE[::-1]) for values in (depths, lengths.argmin(1), lengths.min(1))]
 

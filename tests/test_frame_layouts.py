@@ -87,8 +87,7 @@ def extract(raw_dir, out_dir, *words):
 
 
 def load(path):
-    with Image.open(path) as image:
-        return np.array(image)
+    return np.array(Image.open(path))
 
 
 def locate(image):

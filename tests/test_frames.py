@@ -451,5 +451,3 @@ def test_options_that_make_no_sense_and_foreign_folders_are_refused(streams_dir,
     outcome = extract(streams_dir, streams_dir)
     assert outcome.status == 2
     assert outcome.json["message"].endswith("holds the raw scenes")
-    with pytest.raises(FileError, match="holds no extracted frames"):
-        FrameFolder(streams_dir)

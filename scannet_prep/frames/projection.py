@@ -85,26 +85,24 @@ def project(
     # From points to pixels, (3, 4). In float64, so that no result depends on rounding errors.
     pixel_from_camera = np.asarray(intrinsics, np.float64)[:3, :3]
     matrix = pixel_from_camera @ np.linalg.inv(points_from_camera)[:3]
-    columns = np.asarray(points, np.float64).T
     # Points that are not finite, or far too large, are not visible.
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        *places, depths = move_columns(columns, matrix)
+    with np.errstate(all="ignore"):
+        *places, depths = move_columns(np.asarray(points, np.float64).T, matrix)
         places = np.rint(places / depths)
     # Points behind the camera, and those in its centre, have no pixel.
     visible = depths > 0
     for axis_places, length in zip(places, size, strict=True):
         visible &= (axis_places >= margin) & (axis_places < length - margin)
-    # Only the points of the image have coordinates that fit into int32.
-    candidates = np.flatnonzero(visible)
-    pixels = np.full((len(columns.T), 2), -1, np.int32)
-    pixels[candidates] = places.T[candidates]
     if depth is not None:
-        measured = depth[pixels[candidates, 1], pixels[candidates, 0]] / _MILLIMETRES
+        candidates = np.flatnonzero(visible)
+        column, row = places[:, candidates].astype(int)
+        measured = depth[row, column] / _MILLIMETRES
         limit = tolerance * measured if relative else tolerance
-        is_hidden = (measured == 0) | (np.abs(measured - depths[candidates]) > limit)
-        visible[candidates[is_hidden]] = False
-        pixels[~visible] = -1
-    return pixels, visible
+        differences = np.abs(measured - depths[candidates])
+        visible[candidates] = (measured > 0) & (differences <= limit)
+    # Only the places of visible points fit into int32.
+    pixels = np.where(visible, places, -1).astype(np.int32)
+    return pixels.T, visible
 
 
 def camera_in(sample: Mapping[str, Any], pose: Floats) -> NDArray[np.float64]:
@@ -199,7 +197,7 @@ def draw_faces(
         pose: (4, 4), scan <- camera.
         camera: The camera.
         offset: By how much rays are to the right of the middles of their pixels, and below; in
-            pixels.
+            pixels. Pointcept goes as far as such a ray, but through the middle of the pixel.
 
     Returns:
         Of the place where the ray of each pixel meets the first face, (H, W): the corner of the
@@ -207,6 +205,7 @@ def draw_faces(
         is no face, the corner is -1, and the others are very large.
     """
     width, height = camera.size
+    pixel_count = width * height
     camera_from_scan = np.linalg.inv(pose.astype(np.float64))[:3]
     points = move_columns(positions.T.astype(np.float64), camera_from_scan)
     ray_from_camera = camera.intrinsic[:3, :3].astype(np.float64)
@@ -217,8 +216,8 @@ def draw_faces(
     faces = faces[(points[2] > _NEAREST)[faces].all(axis=1)]
     # Those without area have no inverse.
     faces = faces[np.linalg.det(projected.T[faces]) != 0]
-    rays = np.ones((3, height * width))
-    rays[1], rays[0] = np.divmod(np.arange(height * width), width)
+    rays = np.ones((3, pixel_count))
+    rays[1], rays[0] = np.divmod(np.arange(pixel_count), width)
 
     corners = projected.T[faces]
     inverses = np.linalg.inv(corners)
@@ -231,8 +230,8 @@ def draw_faces(
     bounds = counts.cumsum()
     first_pixels = first @ [1, width]
 
-    nearness = np.full(height * width, _NOTHING)
-    shown = np.full((height * width, 3), -1, np.int32)
+    nearness = np.full(pixel_count, _NOTHING)
+    shown = np.full((pixel_count, 3), -1, np.int32)
     for start in range(0, counts.sum(), _PIXELS_AT_ONCE):
         numbers = np.arange(start, min(start + _PIXELS_AT_ONCE, bounds[-1]))
         face = np.searchsorted(bounds, numbers, side="right")
@@ -246,7 +245,11 @@ def draw_faces(
         is_shown = near == nearness[pixels]
         shown[pixels[is_shown]] = faces[face[is_shown]]
 
-    ends = camera_from_pixel @ rays / nearness
+    # As far away as the face is along the ray, but through the middle of the pixel.
+    directions = np.linalg.inv(ray_from_camera) @ rays
+    ends = camera_from_pixel @ rays
+    ends *= np.linalg.norm(directions, axis=0) / np.linalg.norm(ends, axis=0)
+    ends /= nearness
     distances = [np.linalg.norm(points[:, corner] - ends, axis=0) for corner in shown.T]
     nearest = np.choose(np.argmin(distances, axis=0), shown.T)
     shape = (height, width)
