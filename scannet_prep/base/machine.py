@@ -71,13 +71,10 @@ def _iter_group_files(name: str, root: Path) -> Iterator[str]:
         text = (root / "proc/self/cgroup").read_text(encoding="ascii", errors="replace")
     # Lines of version 1 name controllers: `3:cpu:/box`.
     line = text.partition("0::")[2].partition("\n")[0]
-    top = root / "sys/fs/cgroup"
-    directory = top / line.lstrip("/")
+    directory = root / "sys/fs/cgroup" / line.lstrip("/")
     for group in (directory, *directory.parents):
-        with suppress(OSError, ValueError):  # no such group, or not a path
+        with suppress(OSError, ValueError):  # no group, or not a path
             yield (group / name).read_text(encoding="ascii", errors="replace")
-        if group == top:
-            break
 
 
 @cache
