@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from commands import (
+    SCENES,
     TEST,
     TRAIN,
     VAL,
@@ -23,8 +24,6 @@ from scannet_prep.archive.frames import FileSource, read_seek_table
 from scannet_prep.errors import ArchiveError, MissingFileError
 from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release
-
-SCENES = [TRAIN, VAL, TEST]
 
 
 def extract(raw_dir, out_dir, *words):
@@ -83,7 +82,7 @@ def test_each_file_has_a_frame_and_images_are_stored(root):
 
 
 def check_equal(packed, folder):
-    assert packed.scene_ids == folder.scene_ids == tuple(SCENES)
+    assert packed.scene_ids == folder.scene_ids == SCENES
     for scene, expected in zip(packed, folder, strict=True):
         assert scene.record == expected.record
         assert len(scene) == 2
@@ -122,7 +121,7 @@ def test_reading_one_image_reads_one_frame(root, monkeypatch):
 
 def test_info_and_verify_know_the_archive(root):
     info = run_main("info", root / "a.tar.zst", "--json").json
-    assert info["scene_ids"] == SCENES
+    assert info["scene_ids"] == [*SCENES]
     size_bytes = sum(map(len, read_tree(root / "frames" / VAL).values()))
     assert info["splits"]["val"] == {"scenes": 1, "size_bytes": size_bytes}
     assert info["facts"]["content"] == "frames"

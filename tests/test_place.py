@@ -23,11 +23,8 @@ def root(whole_dir, packed_dir, tmp_path_factory):
         for path in folder.iterdir():
             (root / path.name).symlink_to(path)
     write_release(root / "streams", [TRAIN], vertices=600, frames=2)
-    for words in (
-        ["frames", root / "streams", "-o", root / "frames"],
-        ["export", root / "processed", "--format", "ply", "-o", root / "export"],
-    ):
-        succeed(*words)
+    succeed("frames", root / "streams", "-o", root / "frames")
+    succeed("export", root / "processed", "--format", "ply", "-o", root / "export")
     return root
 
 
@@ -78,15 +75,12 @@ def test_what_holds_no_usable_scenes_is_refused(root, function, name, error, mes
 
 def test_folder_archive_and_raw_tree_hold_the_same_scenes(root):
     folder = open_processed(root / "processed")
-    archive = open_processed(root / "processed.tar.zst")
-    raw = open_place(root / "raw")
 
-    assert archive.manifest == folder.manifest
-    for scene_id in SCENES:
-        data = bytes(folder.open_arrays(scene_id).data)
-        assert bytes(archive.open_arrays(scene_id).data) == data
-        for place in (archive, raw):
-            assert b"".join(encode_processed(place.read(scene_id))) == data
+    for name in ("processed.tar.zst", "raw"):
+        place = open_place(root / name)
+        for scene_id in SCENES:
+            data = b"".join(encode_processed(place.read(scene_id)))
+            assert data == folder.open_arrays(scene_id).data
 
 
 def test_place_has_the_scenes_with_which_it_was_opened(out_dir):
@@ -103,13 +97,11 @@ def test_file_in_the_wrong_place_is_refused(out_dir, whole_dir, tmp_path):
     shutil.copy(place.file_path(TRAIN), path)
     other_dir = tmp_path / "faces"
     run_main("process", whole_dir / "raw", "-o", other_dir, "--faces")
-    for read in (place.read, place.open_arrays):
-        with pytest.raises(FileError, match=f"holds '{TRAIN}' of train, expected {VAL} of val"):
-            read(VAL)
+    with pytest.raises(FileError, match=f"holds '{TRAIN}' of train, expected {VAL} of val"):
+        place.read(VAL)
     shutil.copy(other_dir / f"val/{VAL}.npz", path)
-    for read in (place.read, place.open_arrays):
-        with pytest.raises(FileError, match=r"was made with .*--faces.*, expected .*--no-faces"):
-            read(VAL)
+    with pytest.raises(FileError, match=r"was made with .*--faces.*, expected .*--no-faces"):
+        place.read(VAL)
 
 
 @pytest.mark.parametrize("name", ["processed", "a.tar.zst"])
@@ -187,7 +179,7 @@ def test_info_lists_ten_entries_or_all(tmp_path):
     assert "/scene0111_00/" in succeed("info", tmp_path / "out", "-v").stdout
 
 
-def test_info_describes_each_kind_of_place(root, monkeypatch):
+def test_info_describes_each_kind_of_place(root):
     archive = info(root / "processed.tar.zst")
     assert archive["splits"]["all"]["vertices"] == 1800
     assert archive["facts"] == info(root / "processed")["facts"]
@@ -195,7 +187,6 @@ def test_info_describes_each_kind_of_place(root, monkeypatch):
     sizes = [path.stat().st_size for path in root.glob("raw/scans*/*/*")]
     assert raw["splits"]["all"] == {"scenes": 3, "size_bytes": sum(sizes)}
     assert info(root / "frames")["facts"]["frames"] == 1
-    monkeypatch.setenv("COLUMNS", "60")
     for name in KINDS:
         assert set(info(root / name)["scene_ids"]) <= set(SCENES)
         _, *lines = run_main("info", root / name).stdout.splitlines()

@@ -88,7 +88,7 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
     lists = {}
     for name, value in report.facts.items():
         title = name.replace("_", " ")
-        if isinstance(value, list):
+        if value and isinstance(value, list):
             lists[title] = value
         elif value:
             yield f"{title}: {value}"
@@ -100,8 +100,6 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
         header[1:] = [name.removesuffix("_bytes") for name in numbers]
     yield f"\n{format_table(header, rows)}"
     for title, entries in lists.items():
-        if not entries:
-            continue
         yield f"\n{title}: {len(entries):,}"
         shown = entries if has_all else entries[:_MAX_LISTED]
         for entry in shown:

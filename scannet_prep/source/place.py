@@ -146,10 +146,10 @@ class PackedScenes(Place):
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self.name = archive.name
-        scenes = {}
-        for scene in archive.index.scenes:
-            scenes[scene.scene_id] = PlaceScene(scene.split, 0, scene.size_bytes)
-        self.scenes = scenes
+        self.scenes = {
+            scene.scene_id: PlaceScene(scene.split, 0, scene.size_bytes)
+            for scene in archive.index.scenes
+        }
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Read the files of a scene, whose checksum must match."""
@@ -183,17 +183,20 @@ class ProcessedScenes(ReadablePlace):
     """
 
     def __init__(self, name: str, manifest: Manifest) -> None:
-        if manifest.unfinished:
-            count = len(manifest.unfinished)
+        count = len(manifest.unfinished)
+        if count:
             problem = f"a run in this folder has not finished; missing scenes: {count:,}"
             raise FileError(Path(name) / MANIFEST_NAME, problem, _HINT_CONTINUE)
-        scenes = {}
-        for scene_id, entry in manifest.scenes.items():
-            scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
-        failures = manifest.failures.items()
         self.name = name
-        self.scenes = scenes
-        self.failures = {name: failure for name, failure in failures if name not in scenes}
+        self.scenes = {
+            scene_id: PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
+            for scene_id, entry in manifest.scenes.items()
+        }
+        self.failures = {
+            scene_id: failure
+            for scene_id, failure in manifest.failures.items()
+            if scene_id not in manifest.scenes
+        }
         self.manifest = manifest
         self.options = manifest.options
 
@@ -292,21 +295,19 @@ class ProcessedFolder(ProcessedScenes):
 
     def verify_rest(self) -> list[Finding]:
         """Find files of scenes that the manifest does not record."""
-        findings = []
-        for split in Split:
+        recorded = {self.file_path(scene_id) for scene_id in self.scenes}
+        return [
+            Finding(
+                message="is not in the manifest",
+                subject=str(path),
+                scene_id=path.stem,
+                hint=_HINT_REMOVE,
+            )
+            for split in Split
             # macOS writes hidden files beside others.
-            for path in (self.folder / split).glob("[!.]*.npz"):
-                scene = self.scenes.get(path.stem)
-                if scene is not None and scene.split == split:
-                    continue
-                finding = Finding(
-                    message="is not in the manifest",
-                    subject=str(path),
-                    scene_id=path.stem,
-                    hint=_HINT_REMOVE,
-                )
-                findings.append(finding)
-        return findings
+            for path in (self.folder / split).glob("[!.]*.npz")
+            if path not in recorded
+        ]
 
 
 class ProcessedArchive(ProcessedScenes, PackedScenes):
@@ -347,9 +348,6 @@ def read_packed_manifest(archive: Archive) -> Manifest:
 def _read_whole(path: Path) -> NpzReader:
     """Read a file into new, writable memory."""
     with open_file(path, MAX_FILE_BYTES) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
         # NumPy, unlike bytearray, does not fill new memory with zeros first.
-        data = np.empty(size_bytes, np.uint8).data
-        # One call reads a whole file, unless the file becomes shorter meanwhile.
-        read_bytes = file.readinto(data)
-    return NpzReader(data[:read_bytes], path)
+        data = np.fromfile(file, np.uint8).data
+    return NpzReader(data, path)

@@ -66,8 +66,8 @@ class RawTree(ReadablePlace):
         scenes = {}
         failures = {}
         for scene_id, scene in self._raw_scenes.items():
-            paths = [path for path in map(scene.path, scene.files) if path.exists()]
-            size_bytes = sum(path.stat().st_size for path in paths)
+            paths = map(scene.path, scene.files)
+            size_bytes = sum(path.stat().st_size for path in paths if path.exists())
             scenes[scene_id] = PlaceScene(scene.split or "", 0, size_bytes)
             for failure in _attempt(scene_id, _check_usable, scene):
                 failures[scene_id] = failure

@@ -43,12 +43,10 @@ def run(path: str | Path) -> Info:
         ScanNetPrepError: As `open_place`, or its manifest cannot be read.
     """
     place = open_place(path)
-    scenes = place.scenes
-    has_vertices = any(scene.vertex_count for scene in scenes.values())
     totals = {name: Counter[str]() for name in (*map(str, Split), "none", "all")}
-    for scene in scenes.values():
+    for scene in place.scenes.values():
         numbers = {"scenes": 1}
-        if has_vertices:
+        if scene.vertex_count:
             numbers["vertices"] = scene.vertex_count
         numbers["size_bytes"] = scene.size_bytes
         for name in (scene.split or "none", "all"):
@@ -59,6 +57,6 @@ def run(path: str | Path) -> Info:
         kind=place.kind,
         # A row without scenes is empty.
         splits={name: dict(row) for name, row in totals.items() if row},
-        scene_ids=tuple(scenes),
+        scene_ids=tuple(place.scenes),
         facts=place.describe(),
     )
