@@ -107,15 +107,16 @@ def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
     client = _get_client(os.getpid())
     with client.open(address, {"Range": f"bytes={start}-{end - 1}"}) as answer:
         answer.check()
-        # Without Content-Range, this is the whole archive.
+        # Without Content-Range, this is the whole archive; a shorter one may have replaced it.
         has_range = "Content-Range" in answer.headers and answer.start == start
-        if not has_range or answer.size_bytes is None:
+        size_bytes = answer.size_bytes or 0
+        if not has_range or size_bytes < end:
             problem = "the server answers without the range that was requested"
             raise RefusalError(problem, _HINT_RANGES)
         data = b"".join(answer.pieces())
     if len(data) < end - start:
         raise BrokenConnectionError(f"{len(data):,} of {end - start:,} bytes arrived")
-    return data, answer.size_bytes
+    return data, size_bytes
 
 
 @functools.cache
