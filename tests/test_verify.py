@@ -384,7 +384,8 @@ def test_comparison_shows_other_options_and_what_cannot_be_compared(
     _, report, messages = compare(whole_dir / "processed", folder, "--scenes", TRAIN)
 
     names = {message.partition(":")[0] for message in messages[TRAIN]}
-    assert names >= {"points", "normals", "faces", "meta"}
+    assert names >= {"points", "normals", "meta"}
+    assert "faces: only there" in messages[TRAIN]
     assert "options" in messages[TRAIN][-1]
     assert report["classes"] == {}
     outcome, _ = verify(whole_dir / "raw", "--against", packed_dir / "raw.tar.zst")

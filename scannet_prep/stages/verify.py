@@ -178,7 +178,7 @@ def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[s
         array = arrays.get(key)
         other = others.get(key)
         if array is None or other is None:
-            yield f"{key}: in one of the copies only"
+            yield f"{key}: only {'there' if array is None else 'here'}"
             continue
         if (array.dtype, array.shape) != (other.dtype, other.shape):
             yield f"{key}: {array.dtype} {array.shape}, there {other.dtype} {other.shape}"
@@ -208,11 +208,8 @@ def _count_changes(here: ProcessedScene, there: ProcessedScene) -> Counter[str]:
     if there.meta.options.label_set != label_set or labels.shape != others.shape:
         return Counter()
     names = np.array(["unlabeled", *label_set.names])
-    is_different = labels != others
-    names_here = names[labels[is_different]]
-    names_there = names[others[is_different]]
-    pairs = zip(names_here, names_there, strict=True)
-    return Counter(f"{name} -> {other_name}" for name, other_name in pairs)
+    pairs = np.stack([labels, others], axis=1)[labels != others]
+    return Counter(map(" -> ".join, names[pairs]))
 
 
 def _count_official(
