@@ -67,6 +67,10 @@ def test_existing_archive_is_replaced_only_with_force_and_a_link_to_it_stays(out
     assert link.is_symlink()
     assert path.read_bytes() != before
     assert len(ScanNet(link, split="val")[0]["points"]) == 600
+    path.unlink()
+    # A link that leads to itself is replaced.
+    path.symlink_to(link)
+    succeed("pack", out_dir, "-o", path, "--force")
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []  # noqa: PTH208
 
 

@@ -150,7 +150,7 @@ def run(
         pieces = encode_archive(index, others, groups, level=level, jobs=jobs, advance=advance)
         if isinstance(target, Path):
             # A link to an archive stays, and the archive is replaced.
-            target = target.resolve()
+            target = Path(os.path.realpath(target))
             _write_file(target, pieces, size_bytes)
             stored_bytes = target.stat().st_size
         else:
