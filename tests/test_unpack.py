@@ -230,6 +230,14 @@ def test_run_that_waits_for_a_scene_can_be_ended(packed_dir, tmp_path):
         assert process.wait(60) == 130
 
 
+def test_archive_that_follows_another_in_a_pipe_is_named(packed_dir, tmp_path):
+    path = tmp_path / "a.tar.zst"
+    path.write_bytes(2 * (packed_dir / "processed.tar.zst").read_bytes())
+    outcome = unpack_pipe(path, "-o", tmp_path / "out", "--limit", "1")
+    assert outcome.status == 3
+    assert "standard input: is followed by another archive" in outcome.stderr
+
+
 def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):
     names = [f"scans/scene000{number}_00/scene000{number}_00.txt" for number in range(5)]
     files = {name: random.Random(name).randbytes(400_000) for name in names}
@@ -237,6 +245,8 @@ def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):
     pack = subprocess.Popen([*COMMAND, "pack", tree, "-o", "-"], stdout=subprocess.PIPE)
     # As on a disk that is empty but for its bin.
     write_tree(tmp_path / "out", {".Trash/a": b""})
+    # As some programs leave it.
+    os.set_blocking(pack.stdout.fileno(), False)
     unpack = [*COMMAND, "unpack", "-", "-o", tmp_path / "out", "--limit", "1"]
     assert subprocess.run(unpack, stdin=pack.stdout, check=False).returncode == 0
     # What is not selected was read, too, so that the other program does not fail.

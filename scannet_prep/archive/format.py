@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -174,6 +174,14 @@ class Archive:
         with self._naming_damage():
             if self._frames.read(self._end) != END_OF_TAR:
                 raise ContentError("its last frame is not the end of a tar file")
+
+    def is_followed(self) -> bool:
+        """Whether another archive follows in the same pipe, which is read beyond the end."""
+        with suppress(ContentError):
+            # After the end of the tar stream and the seek table.
+            self._frames.read(self._end + 2)
+            return True
+        return False
 
     def _check_owner(self, name: str, scene_id: str) -> None:
         """Check that a file in the frame of a scene has the name of one of its files.

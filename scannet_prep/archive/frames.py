@@ -265,7 +265,9 @@ def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:
     data = b""
     while True:
         data += file.read(_PIECE_BYTES - len(data))
-        if data and not zstandard.get_frame_parameters(data).has_checksum:
+        # The seek table has none.
+        has_frame = data[:4] not in (b"", _SKIPPABLE_MAGIC)
+        if has_frame and not zstandard.get_frame_parameters(data).has_checksum:
             raise ContentError("its frame has no checksum")
         frame = _make_decompressor().decompressobj()
         content = bytearray()

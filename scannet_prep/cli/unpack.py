@@ -15,6 +15,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from scannet_prep.base.text import count_of, format_duration
@@ -53,6 +54,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
             problem = "- reads an archive from a pipe, but standard input is a terminal"
             raise UsageError(problem, "name a file, or put a pipe before the command")
         place = sys.stdin.buffer
+        # Another program that has the same pipe may have switched waiting off.
+        os.set_blocking(0, True)
     keep_freed_memory()
     report = unpack.run(
         place,

@@ -137,6 +137,9 @@ def run(
         _write_others(out_dir, archive.others)
         if before and arrived:
             _record(out_dir, before, arrived, unpacked, failures)
+        if pipe and archive.is_followed():
+            problem = "is followed by another archive, which has to be unpacked by itself"
+            failures.append(Finding(message=problem, subject=archive.name))
         # Otherwise the program that writes into the pipe would fail.
         while pipe and pipe.read(1 << 20):
             pass
@@ -178,12 +181,8 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         kind_here, _ = find_kind(out_dir)
     except MissingFileError:
         raise FileError(out_dir, "holds other files, and no scenes", _HINT_FOLDER) from None
-    before = None
-    options = ""
-    if kind_here == "processed":
-        before = read_manifest(out_dir)
-    elif kind_here == "frames":
-        options = Frames(out_dir).describe()["options"]
+    before = read_manifest(out_dir) if kind_here == "processed" else None
+    options = Frames(out_dir).describe()["options"] if kind_here == "frames" else ""
     here = _describe_head(kind_here, before, options)
     there = _describe_head(index.kind, arrived, index.options)
     if here != there:
