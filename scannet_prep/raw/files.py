@@ -139,9 +139,8 @@ def read_raw_file(
     Raises:
         FileError: The file is missing, damaged, or of another kind.
     """
-    read_in_pieces = _READERS.get(kind.content)
-    if read_in_pieces is not None:
-        return read_in_pieces(path, kind.max_bytes)
+    if kind.content in _READERS:
+        return _READERS[kind.content](path, kind.max_bytes)
     data = read_file(path, kind.max_bytes)
     return _parse(kind, data, path)
 
@@ -209,13 +208,11 @@ def _parse_lines(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
-        key, equals, value = line.partition("=")
+        key, equals, value = map(str.strip, line.partition("="))
         if not equals or "\0" in line:
             raise ContentError(
                 f"is damaged: line {number} reads {line!r:.40}, expected key = value"
             )
-        key = key.strip()
-        value = value.strip()
         # A key may be repeated with the same value.
         if values.setdefault(key, value) != value:
             raise ContentError(f"has two different values for {key[:40]}")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,8 +170,7 @@ def list_raw(
         chosen[scene_id], *others = _order_folders(found[scene_id])
         for other in others:
             unused[other.directory] += [other.path(kind).name for kind in other.files]
-    label_maps.sort(key=lambda path: len(path.parts))
-    label_maps = label_maps or _find_above(raw_dir)
+    label_maps = sorted(label_maps, key=lambda path: len(path.parts)) or _find_above(raw_dir)
     for path in label_maps[1:]:
         unused[path.parent].append(path.name)
     findings = sorted(_iter_unused(unused, with_scenes))
@@ -204,10 +203,11 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
         for name in _SCENE_DIRS.intersection(files):
             raise FileError(folder / name, _NO_FOLDER)
         # A scene that this user may not read fails alone.
+        form = SCENE_ID if folder.name in _PLACES else RELEASE_ID
         closed = {
             name
             for name in folders
-            if RELEASE_ID.fullmatch(name) and not os.access(folder / name, os.R_OK | os.X_OK)
+            if form.fullmatch(name) and not os.access(folder / name, os.R_OK | os.X_OK)
         }
         visible = sorted(name for name in (*files, *closed) if not name.startswith("."))
         yield folder, visible
@@ -238,7 +238,7 @@ def _find_in_folder(
         stem = name[: match.start()] if match else ""
         if match and (stem in kinds or SCENE_ID.fullmatch(stem)):
             kinds[stem].append(KINDS[match[0]])
-        elif RELEASE_ID.fullmatch(name):
+        elif RELEASE_ID.fullmatch(name) or (SCENE_ID.fullmatch(name) and (folder / name).is_dir()):
             problem = _CLOSED if (folder / name).is_dir() else _NO_FOLDER
             scene = _locate(name, folder / name)
             scenes.append(replace(scene, problem=problem))
@@ -294,7 +294,7 @@ def _rank(scene: RawScene) -> tuple[bool, bool]:
 
 def _iter_unused(
     unused: Mapping[Path, Sequence[str]],
-    with_scenes: Container[Path],
+    with_scenes: Collection[Path],
 ) -> Iterator[Finding]:
     """Report the files that are not used, and folders without a scene in place of one."""
     for folder, names in unused.items():
@@ -303,7 +303,8 @@ def _iter_unused(
             is_error = any(name.lower().endswith(_SCENE_ENDINGS) for name in names)
         elif not names:
             continue
-        if names or (folder.parent.name in _SCENE_DIRS and folder.name not in _PLACES):
+        is_in_scans = folder.parent.name in _SCENE_DIRS
+        if names or (is_in_scans and not any(folder in one.parents for one in with_scenes)):
             yield Finding(
                 message=f"{_NOT_USED}: {list_some(names) or 'all files'}",
                 subject=str(folder),

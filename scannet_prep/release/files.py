@@ -90,10 +90,15 @@ KINDS = {
         FileKind("_vh_clean.segs.json", "segments", _ANNOTATED, 6_000_000, 1 << 30),
         FileKind("_vh_clean.ply", "mesh", _ALL, 37_000_000, 1 << 32),
         FileKind(".sens", "sensor stream", _ALL, 750_000_000, 1 << 36),
-        FileKind("_2d-instance.zip", "zip", _ANNOTATED, 20_000_000, 1 << 34),
-        FileKind("_2d-instance-filt.zip", "zip", _ANNOTATED, 20_000_000, 1 << 34),
-        FileKind("_2d-label.zip", "zip", _ANNOTATED, 20_000_000, 1 << 34),
-        FileKind("_2d-label-filt.zip", "zip", _ANNOTATED, 20_000_000, 1 << 34),
+        *(
+            FileKind(suffix, "zip", _ANNOTATED, 20_000_000, 1 << 34)
+            for suffix in (
+                "_2d-instance.zip",
+                "_2d-instance-filt.zip",
+                "_2d-label.zip",
+                "_2d-label-filt.zip",
+            )
+        ),
     )
 }
 
