@@ -116,7 +116,7 @@ def test_scene_of_the_test_split_is_made_of_what_is_there(tmp_path):
 
 @pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
 def test_train_scene_without_a_needed_file_fails_and_names_it(tmp_path, suffix):
-    with pytest.raises(MissingFileError, match=rf"scene0000_00{suffix}: no such file"):
+    with pytest.raises(MissingFileError, match=rf"scene0000_00{suffix}: no such file\n.*download"):
         process_tiny(tmp_path, {suffix: None}, align_axis=True)
 
 

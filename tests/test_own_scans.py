@@ -160,7 +160,7 @@ def test_what_cannot_be_used_fails_by_name_with_a_fitting_hint_without_stopping_
     assert named.json["made"] == ["hall"]
 
 
-BIG = 180 * np.array(tiny.POSITIONS)
+BIG = np.array(tiny.POSITIONS) * (180, 1, 1)
 RGB = "red green blue"
 UNUSED = "unused_properties: the mesh has "
 # A mesh, the names of its colours, and the notes.
@@ -214,7 +214,7 @@ def test_own_scenes_alone_need_no_categories_of_the_release_and_no_download(tmp_
         MESH: Ply().encode(),
         ".txt": tiny.info_file(alignment=None),
         SEGMENTS: b"\xef\xbb\xbf" + tiny.segments_file(scene_id="/mesh"),
-        AGGREGATION: tiny.aggregation_file(groups, scene_id="plot_01"),
+        AGGREGATION: b"\xef\xbb\xbf" + tiny.aggregation_file(groups, scene_id="plot_01"),
     }
     write_own(tmp_path, f"{place}/plot_01", annotated)
     label_map = tmp_path / "tasks/scannetv2-labels.combined.tsv"
