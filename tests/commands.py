@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pytest
 
-from scannet_prep import SceneId
 from scannet_prep.archive.format import open_archive
 from scannet_prep.archive.frames import FileSource, read_seek_table
 from scannet_prep.base import workers
@@ -136,7 +135,7 @@ def make_processed(folder, scene_ids, *words, **options):
 
 def copy_scene(scene, scene_ids):
     """Give one scene several ids."""
-    metas = [replace(scene.meta, scene_id=SceneId(scene_id)) for scene_id in scene_ids]
+    metas = [replace(scene.meta, scene_id=scene_id) for scene_id in scene_ids]
     return [replace(scene, meta=meta) for meta in metas]
 
 

@@ -15,7 +15,6 @@ from scannet_prep import read_processed
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.processed.manifest import read_manifest
-from scannet_prep.release.scenes import SceneId
 from scannet_prep.stages import process
 from scannet_prep.stages.selection import Selection
 
@@ -25,9 +24,7 @@ named_options = st.fixed_dictionaries(
     {}, optional={"scannet200": st.booleans(), "align_axis": st.booleans(), "faces": st.booleans()}
 )
 selections = st.sampled_from(
-    [Selection()] * 4
-    + [Selection(scene_ids=(SceneId(name),)) for name in SCENES]
-    + [Selection(limit=1)]
+    [Selection()] * 4 + [Selection(scene_ids=(name,)) for name in SCENES] + [Selection(limit=1)]
 )
 runs = st.tuples(st.just("run"), named_options, st.booleans(), selections)
 accidents = st.tuples(

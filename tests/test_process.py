@@ -424,6 +424,7 @@ def test_run_that_stopped_is_unfinished_until_the_same_command_continues_it_with
     plan = stage.plan(raw_dir, out_dir, {"faces": True}, is_forced=True)
     with pytest.raises(KeyboardInterrupt), ThreadPoolExecutor(1) as executor:
         stage.run(plan, executor=executor, progress=stop)
+    assert b'"complete":false' in stop.manifest
     if is_killed:
         stop.path.write_bytes(stop.manifest)
     else:

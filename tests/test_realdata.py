@@ -18,7 +18,6 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
-from scannet_prep.release.scenes import SceneId
 from scannet_prep.stages.process import plan, run
 from scannet_prep.superpoints import segment_mesh
 
@@ -29,14 +28,14 @@ pytestmark = pytest.mark.extra("real data")
 
 
 def read(kind):
-    return read_raw_file(kind, list_raw(REAL_DIR).scenes[SceneId(SCENE_ID)].path(kind))
+    return read_raw_file(kind, list_raw(REAL_DIR).scenes[SCENE_ID].path(kind))
 
 
 def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path):
     run(plan(REAL_DIR, tmp_path / "before", ProcessOptions()))
     scannet_ids = read_processed(tmp_path / f"before/train/{SCENE_ID}.npz").scannet_ids
     shutil.copytree(REAL_DIR / "scans" / SCENE_ID, tmp_path / "raw/scans" / SCENE_ID)
-    raw = list_raw(tmp_path / "raw").scenes[SceneId(SCENE_ID)]
+    raw = list_raw(tmp_path / "raw").scenes[SCENE_ID]
     mesh = read(MESH)
     # Only the ids that could be nyu40 ids.
     v1_labels = np.where(scannet_ids > 40, 0, scannet_ids)
@@ -72,7 +71,7 @@ def test_real_scene_has_the_arrays_of_the_oracles(is_200, tmp_path):
     dishrack = "'dishrack' (did you mean 'dish rack'?)"
     assert counts == {trashcan: 3, dishrack: 1}
     assert path.stat().st_size <= 23 * VERTICES
-    assert list(find_problems(scene)) == []
+    assert not list(find_problems(scene))
     assert len(scene.meta.groups) == 55
     assert len(scene.meta.segment_ids) == 668
 
@@ -84,7 +83,7 @@ def test_real_scene_has_the_arrays_of_the_oracles(is_200, tmp_path):
     assert np.abs(scene.normals.astype(float) - normals).max() < 2**-11
     assert (scene.colors == mesh.colors).all()
 
-    raw = list_raw(REAL_DIR).scenes[SceneId(SCENE_ID)]
+    raw = list_raw(REAL_DIR).scenes[SCENE_ID]
     segment_ids = json.loads(raw.path(SEGMENTS).read_bytes())["segIndices"]
     groups = json.loads(raw.path(AGGREGATION).read_bytes())["segGroups"]
     # The loops run over the segments; `segment_of_vertex` (V,) hands their results to the vertices.

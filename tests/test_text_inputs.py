@@ -79,7 +79,7 @@ def test_names_of_other_programs_are_refused_with_the_scene_that_is_meant(
     for select, scenes in ways:
         with pytest.raises(FileError, match=r"list\.txt: names no scene"):
             select(scenes)
-    for name in (TEST, "scene9999_00", "room", "123456_00"):
+    for name in (TEST, "scene9999_00", "room", "123456_00.npz"):
         with pytest.raises(UnknownSceneError) as caught:
             open_scenes([name])
         assert "did you mean" not in caught.value.hint

@@ -32,7 +32,7 @@ from scannet_prep.processed.scene import ProcessOptions, encode_processed, parse
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import list_raw
 from scannet_prep.release.label_map import builtin_label_map
-from scannet_prep.release.scenes import SceneId, Split
+from scannet_prep.release.scenes import Split
 
 SCENE_ID = "scene0000_00"
 TEST_SCENE_ID = "scene0707_00"
@@ -255,7 +255,7 @@ def write_tiny(raw_dir, files=None, scene_id=SCENE_ID):
     for suffix, data in (_DEFAULT | (files or {})).items():
         if data is not None:
             (directory / f"{scene_id}{suffix}").write_bytes(data)
-    return list_raw(raw_dir).scenes[SceneId(scene_id)]
+    return list_raw(raw_dir).scenes[scene_id]
 
 
 def process_tiny(raw_dir, files=None, scene_id=SCENE_ID, **options):
