@@ -58,7 +58,9 @@ def test_download_fetches_and_records_the_release_and_a_second_run_requests_noth
     assert first.json["received_bytes"] == sum(map(os.path.getsize, server.root.rglob("*.*")))
     assert fetched(tmp_path) == recorded(tmp_path) == release
     assert not list(tmp_path.rglob(".*.part*"))
-    assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
+    for request in server.requests():
+        assert CONTACT_URL in request.headers["user-agent"]
+        assert request.headers["accept-encoding"] == "identity"
 
     server.forget()
     second = succeed(*words(server.base_url, tmp_path, "--json"))
@@ -166,8 +168,7 @@ def test_damaged_files_of_an_existing_tree_are_fetched_again(server, tmp_path):
     assert not fetch(server, tmp_path, bar=bar).failures
     assert fetched(tmp_path) == recorded(tmp_path) == digests(server.root)
     assert len(server.requests()) == len(damaged) + 2
-    notes = [f"{path}: " for path in (mesh, *damaged)]
-    assert all(any(note.startswith(begin) for note in bar.notes) for begin in notes), bar.notes
+    assert {note.partition(": ")[0] for note in bar.notes} == {str(mesh), *map(str, damaged)}
     assert bar.left == 0
 
 
@@ -191,7 +192,7 @@ def test_damaged_files_of_the_server_fail_until_it_replaces_them(server, tmp_pat
     names = sorted(path.rpartition("/")[2] for path in bad)
     assert failed_names(report) == names
     assert all("is not what it should be" in finding.message for finding in report.failures)
-    assert (tmp_path / "failed.txt").read_text().endswith(f"\n{SCENE}\n")
+    assert (tmp_path / "failed.txt").read_text().endswith(f"@failed.txt\n{SCENE}\n")
     assert not set(recorded(tmp_path)) & {f"scans/{SCENE}/{name}" for name in names}
 
     server.files |= good

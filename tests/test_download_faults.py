@@ -8,11 +8,12 @@ import gc
 import itertools
 import os
 import random
+import resource
 import threading
 import time
 
 import pytest
-from commands import SCENES, digests
+from commands import SCENES, digests, limited
 from release_server import (
     LABEL_MAP_URL_PATH,
     MESH,
@@ -42,9 +43,10 @@ from release_server import (
     scene_url_path,
 )
 
-from scannet_prep.errors import TransferError
+from scannet_prep.errors import DiskFullError, TransferError
 from scannet_prep.raw.lock import check_file, read_tree_lock
 from scannet_prep.release.files import KINDS
+from scannet_prep.remote import http
 from scannet_prep.stages import download
 from scannet_prep.synthetic import write_release
 
@@ -55,12 +57,13 @@ def announce_two_lengths(answer, request):
     Header("Content-Length", "7")(answer, request)
 
 
+OTHER_DATE = "Thu, 01 Jan 1970 00:00:00 GMT"
 # Faults of the first requests of a file, after which all requests are answered.
 PASSING = {
     "cut in the middle": [Cut(20_000), Cut(10_000), Cut(1)],
     "reset": [Reset(), Reset(10_000)],
     "silence within the body": [Stall(5_000)],
-    "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
+    "busy": [Status(503, "1"), Status(429, OTHER_DATE), Status(500)],
     "early hints": [
         Set(before=b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")
     ],
@@ -75,9 +78,7 @@ PASSING = {
     # Headers that make no sense.
     "encoding of a range": [Cut(20_000), Header("Content-Encoding", "gzip")],
     "range without etag": [Cut(20_000), Header("ETag")],
-    "multipart range": [Cut(20_000), Header("Content-Type", "multipart/byteranges")],
     "no content-range": [Cut(20_000), Header("Content-Range")],
-    "content-range without size": [Cut(20_000), Header("Content-Range", "bytes 20000-20099/*")],
     "content-length of 5,000 digits": [Header("Content-Length", "9" * 5_000)],
     "content-length of 30 digits": [Header("Content-Length", "9" * 30)],
     "negative content-length": [Header("Content-Length", "-1")],
@@ -115,11 +116,6 @@ def fetch_whole(server, data_dir, **options):
     report = fetch(server, data_dir, **options)
     assert not report.failures, report.failures
     assert fetched(data_dir) == digests(server.root)
-
-
-def other_version(content):
-    """Return content of the same size of which every byte differs, to reveal any mixture."""
-    return content.translate(bytes(byte ^ 1 for byte in range(256)))
 
 
 def between(first, end, fault):
@@ -167,22 +163,23 @@ def change_middle_at_first(request, content):
     """Send another version first: of the same size, beginning and end, so a mixture looks whole."""
     if request.number > 1:
         return content
-    return content[:30_000] + other_version(content[30_000:60_000]) + content[60_000:]
+    return content[:30_000] + content[30_000:60_000][::-1] + content[60_000:]
 
 
 @pytest.mark.parametrize(
-    ("etag", "second", "ranges"),
+    ("etag", "date", "second", "ranges"),
     [
-        ("strong", None, [None, "bytes=40000-"]),
-        ("strong", ShiftedRange(0), [None, "bytes=40000-", None]),
-        ("weak", None, [None, None]),
-        (None, None, [None, None]),
+        ("strong", None, None, [None, "bytes=40000-"]),
+        ("strong", None, ShiftedRange(0), [None, "bytes=40000-", None]),
+        ("weak", None, None, [None, None]),
+        (None, None, None, [None, None]),
+        (None, OTHER_DATE, ShiftedRange(0), [None, "bytes=40000-", None]),
     ],
 )
-def test_versions_are_never_mixed(server, tmp_path, etag, second, ranges):
+def test_versions_are_never_mixed(server, tmp_path, etag, date, second, ranges):
     server.etag = etag
-    server.has_last_modified = False
-    server.faults = [at(MESH_PATH, Cut(40_000), second)]
+    first_date = at(MESH_PATH, Header("Last-Modified", date))
+    server.faults = [first_date, at(MESH_PATH, Cut(40_000), second)]
     server.change = change_middle_at_first
     fetch_whole(server, tmp_path)
     assert [request.range for request in server.requests(MESH_PATH)] == ranges
@@ -234,7 +231,6 @@ def test_received_bytes_are_kept_for_the_next_run(server, tmp_path, fault, reaso
     server.faults = [at(MESH_PATH, Cut(20_000), Cut(10_000), then=fault)]
     (failure,) = fetch(server, tmp_path).failures
     assert failure.message == reason
-    assert not list(tmp_path.rglob(f"{SCENE}{MESH}"))
     server.faults = []
     fetch_whole(server, tmp_path)
     assert server.bytes_sent_again(MESH_PATH) == 0
@@ -246,8 +242,8 @@ def test_received_bytes_are_kept_for_the_next_run(server, tmp_path, fault, reaso
         (Status(404), 1, ".txt", 3),
         (Status(403), 4, ".aggregation.json", 3),
         # The first file of a run: this is not an outage.
-        (Status(503), 1, ".combined.tsv", 34),
-        (Status(503), 4, MESH, 34),
+        (Status(429), 1, ".combined.tsv", 34),
+        (Status(408), 4, MESH, 34),
         (Cut(), 4, MESH, 34),
         (Cut(0), 1, MESH, 8),
         (Cut(1), 4, MESH, 8),
@@ -267,11 +263,17 @@ def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
     assert finished(tmp_path).keys() == others
     assert len(report.failures) == len(server.files) - len(others)
     for failure in report.failures:
-        assert len(server.requests(failure.subject.removeprefix(server.origin))) <= tries
+        assert len(server.requests(failure.subject.removeprefix(server.origin))) == tries
 
 
 @pytest.mark.parametrize(
-    "faults", [[Cut(20_000)] * 24, [*[Status(503)] * 30, Cut(20_000), *[Status(503)] * 30]]
+    "faults",
+    [
+        [Cut(20_000)] * 24,
+        [*[Status(503)] * 30, Cut(20_000), *[Status(503)] * 30],
+        # Less of the file than was requested.
+        [Cut(20_000), lambda answer, request: answer_part(answer, request.content, 20_000, 40_000)],
+    ],
 )
 def test_connections_that_each_bring_20_kb_complete_a_file(server, tmp_path, faults):
     server.faults = [at(MESH_PATH, *faults)]
@@ -308,6 +310,13 @@ def test_redirection_to_a_mirror_is_followed_but_not_to_a_dead_one(release_dir, 
         report = fetch(server, tmp_path)
     assert failed_names(report) == [f"{scene_id}.txt" for scene_id in SCENES]
     assert "cannot be reached: [Errno 111] Connection refused" in report.failures[0].message
+
+
+def test_full_disk_ends_the_run_and_the_next_run_continues(server, tmp_path):
+    with limited(resource.RLIMIT_FSIZE, 30_000), pytest.raises(DiskFullError, match="too large"):
+        fetch(server, tmp_path)
+    assert read_tree_lock(tmp_path).keys() == finished(tmp_path).keys()
+    fetch_whole(server, tmp_path)
 
 
 def test_body_larger_than_any_file_of_its_kind_is_broken_off(server, tmp_path):
@@ -427,22 +436,21 @@ def test_server_without_ranges_fails_only_for_failing_files(server, tmp_path, ab
     assert failed_names(fetch(server, tmp_path)) == [f"{name}{MESH}" for name in SCENES]
 
 
-def test_time_of_checks_is_no_outage(server, tmp_path, monkeypatch):
+def test_time_of_checks_and_of_an_earlier_outage_does_not_count(server, tmp_path, monkeypatch):
     def check_slowly(*arguments):
-        time.sleep(0.3)
+        time.sleep(0.15)
         return check_file(*arguments)
 
     fetch(server, tmp_path, [SCENE])
     monkeypatch.setattr(download.fetch, "check_file", check_slowly)
-    server.faults = [between(0, 8, Status(503))]
-    fetch_whole(server, tmp_path, patience={"_FIRST_ANSWER_S": 0.5})
+    # The second outage takes longer than the server may be silent at first.
+    server.faults = [between(0, 8, Status(503)), between(12, 16, Stall())]
+    fetch_whole(server, tmp_path, jobs=1, patience={"_FIRST_ANSWER_S": 0.5})
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_server_that_stays_down_ends_the_run_with_what_it_has(server, tmp_path, answers):
+def test_server_that_stays_down_ends_the_run_with_what_it_has(server, tmp_path):
     patience = {"_OUTAGE_S": 0.3, "_FIRST_ANSWER_S": 0.3}
-    down = Status(503) if answers else Set(is_down=True)
-    server.faults = [between(6, 10_000, down)]
+    server.faults = [between(6, 10_000, Set(is_down=True))]
     for _ in range(2):
         with pytest.raises(TransferError, match="no file was served") as caught:
             fetch(server, tmp_path, patience=patience)
@@ -454,8 +462,7 @@ def test_server_that_stays_down_ends_the_run_with_what_it_has(server, tmp_path, 
 @pytest.mark.parametrize(
     ("fault", "hint"),
     [
-        (Status(403), "may be wrong, or need a login"),
-        (Status(404), "open the address in a browser"),
+        (Status(404), "may be wrong, or need a login"),
         (Page(), "login page of your network"),
     ],
 )
@@ -489,9 +496,7 @@ def test_random_rejections_cost_no_file(small_release, tmp_path, fault, share):
     dice = random.Random(1)
     with ReleaseServer(folder) as server:
         server.faults = [lambda _request: [fault] if dice.random() < share else []]
-        report = fetch(server, tmp_path, scene_ids)
-    assert not report.failures
-    assert fetched(tmp_path) == digests(folder)
+        fetch_whole(server, tmp_path, scene_ids=scene_ids)
 
 
 def test_server_that_admits_few_requests_receives_few(small_release, tmp_path):
@@ -507,29 +512,29 @@ def test_server_that_admits_few_requests_receives_few(small_release, tmp_path):
         last_served_s = now_s
         return []
 
-    counts = []
     for number in range(3):
         with ReleaseServer(folder, faults=[reject_early], request_latency_s=0.002) as server:
             patience = {"_FIRST_PAUSE_S": 0.01}
             report = fetch(server, tmp_path / f"{number}", scene_ids, jobs=8, patience=patience)
-            counts.append(sum(1 for request in server.requests() if request.faults))
+            count = sum(1 for request in server.requests() if request.faults)
         assert not report.failures
-        if counts[-1] < 5 * 41:
+        if count < 5 * 41:
             break
     # Of 41 files. Pauses are random: one run in twelve is above. Without them, there would be a
     # thousand.
-    assert min(counts) < 5 * 41
+    assert count < 5 * 41
 
 
-def test_no_request_is_made_during_a_pause_that_the_server_requests(server, tmp_path):
+def test_no_request_is_made_during_a_pause_that_the_server_requests(server, tmp_path, monkeypatch):
     times_s = []
+    monkeypatch.setattr(http, "_LONGEST_RETRY_AFTER_S", 1.0)
 
     def note_time(_request):
         times_s.append(time.monotonic())
         return []
 
     fetch(server, tmp_path, [SCENE], types=[MESH])
-    server.faults = [between(0, 2, Status(429, "1")), note_time]
+    server.faults = [between(0, 2, Status(429, "7200")), note_time]
     bar = Bar()
     assert not fetch(server, tmp_path, SCENES[:2], types=[MESH], jobs=1, bar=bar).failures
     assert "the server requests a pause of 1.0 s: status 429 Too Many Requests" in bar.statuses
