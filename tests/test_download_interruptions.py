@@ -54,7 +54,7 @@ def wait_until(condition, process):
 # What a download waits for, a minute at least: the rule of the server, and the number of requests
 # with faults after which it waits.
 WAITING = {
-    "content": (at(ending(MESH), then=Stall(30_000)), 3),
+    "content": (at(ending(MESH), then=Stall(3_000)), 3),
     "the headers": (at(ending(MESH), then=Stall()), 3),
     "another attempt": (at(ending(MESH), then=Status(429, "7200")), 1),
     "a server that is down": (at(None, then=Set(is_down=True)), 1),
@@ -75,7 +75,7 @@ def start_waiting(server, data_dir, name):
             return True
         # All other files are complete.
         others_count = len(server.files) - 3
-        return partial_sizes(data_dir) == [30_000] * 3 and len(finished(data_dir)) == others_count
+        return partial_sizes(data_dir) == [3_000] * 3 and len(finished(data_dir)) == others_count
 
     wait_until(is_waiting, process)
     return process
@@ -184,7 +184,7 @@ def test_certificate_of_an_unknown_authority_ends_the_run_unless_insecure_or_tru
 
 @pytest.mark.parametrize(
     ("names", "days", "reason"),
-    [("IP:127.0.0.2", 2, "IP address mismatch"), ("IP:127.0.0.1", -1, "certificate has expired")],
+    [("IP:127.0.0.2", 2, "IP address mismatch"), ("IP:127.0.0.1", 0, "certificate has expired")],
 )
 def test_fault_of_a_certificate_is_named(release_dir, tmp_path, monkeypatch, names, days, reason):
     ca_path, certificate_path = make_private_authority(tmp_path / "authority", names, days)

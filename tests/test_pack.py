@@ -192,7 +192,7 @@ def test_wrong_usage_is_refused(out_dir, tmp_path):
     for words, message in {
         ("-o", "a.zip"): "an archive is a .tar.zst file",
         ("-o", "-", "--json"): "taken by --json",
-        ("--level", "23"): "invalid choice: 23",
+        ("--level", "23"): "invalid choice:",
     }.items():
         outcome = run_main("pack", out_dir, *words, cwd=tmp_path)
         assert outcome.status == 2

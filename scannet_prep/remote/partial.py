@@ -131,5 +131,7 @@ class PartialFile:
                         f"has more bytes, expected at most {format_bytes(max_bytes)}"
                     )
                 file.write(piece)
+                # Otherwise, a kill loses what is in the buffer.
+                file.flush()
                 self.size_bytes += piece_bytes
                 self.received_bytes += piece_bytes
