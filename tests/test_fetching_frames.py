@@ -121,11 +121,13 @@ def test_outage_ends_the_run_at_its_start_and_is_waited_for_later(
 ):
     _, server = release
     monkeypatch.setattr(download_fetch, "_FIRST_ANSWER_S", 0.3)
+    # It has folders for the scenes of each split.
+    words = (release, own_dir, tmp_path / "out", "--layout", "concerto", "--with", "color")
     names = [f"{name}{suffix}" for name in SCENES for suffix in (".sens", ".txt")]
     down = [at(ending(name), then=Status(503)) for name in names]
     for scenes in ((), (TRAIN,)):
         server.faults = down[2 * len(scenes) :]
-        outcome = fetch(release, own_dir, tmp_path / "out")
+        outcome = fetch(*words)
         assert outcome.status == 1
         assert outcome.json["error"] == "OutageError"
         assert "no file was served" in outcome.json["message"]
@@ -134,7 +136,7 @@ def test_outage_ends_the_run_at_its_start_and_is_waited_for_later(
     back = threading.Timer(2, down.clear)
     server.faults = down
     back.start()
-    outcome = fetch(release, own_dir, tmp_path / "out")
+    outcome = fetch(*words)
     back.join()
     assert (outcome.status, outcome.json["made"]) == (0, [VAL, TEST]), outcome.stderr
 

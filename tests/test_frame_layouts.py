@@ -257,16 +257,18 @@ def read_cut3r(out_dir):
         yield depth, int(name), camera["intrinsics"], np.linalg.inv(camera["pose"])
 
 
+# Color and depth of all frames with a pose.
+IMAGE_COUNT = 2 * (COUNT - 1)
 PROGRAMS = [
     ("embodiedscan", "", partial(read_embodiedscan, numbers=(0, 10)), 2 * 2),
-    ("colmap", "--every 1 --with color depth", read_colmap, 2 * (COUNT - 1)),
-    ("nerfstudio", "--every 1", read_nerfstudio, 2 * (COUNT - 1)),
+    ("colmap", "--every 1 --with color depth", read_colmap, IMAGE_COUNT),
+    ("nerfstudio", "--every 1", read_nerfstudio, IMAGE_COUNT),
     ("relpose", "", read_relpose, 2 * 3),
     ("cut3r", "", read_cut3r, COUNT - 1),
-    ("openeqa", "", read_openeqa, 2 * (COUNT - 1)),
-    ("sens", "", read_sens, 2 * (COUNT - 1)),
-    ("simplerecon", "", read_simplerecon, 2 * (COUNT - 1)),
-    ("neuralrecon", "", read_neuralrecon, 2 * (COUNT - 1)),
+    ("openeqa", "", read_openeqa, IMAGE_COUNT),
+    ("sens", "", read_sens, IMAGE_COUNT),
+    ("simplerecon", "", read_simplerecon, IMAGE_COUNT),
+    ("neuralrecon", "", read_neuralrecon, IMAGE_COUNT),
 ]
 
 

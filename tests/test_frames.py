@@ -18,6 +18,7 @@ from scannet_prep.errors import FileError, UnknownSceneError, UsageError
 from scannet_prep.frames import FrameFolder
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
+from scannet_prep.stages.frames import plan
 
 SCENES = [TRAIN, VAL, TEST]
 COUNT = 7
@@ -36,10 +37,6 @@ def label_image(number):
     return np.array(SCANNET_IDS, np.uint16)[ids]
 
 
-def instance_image(number):
-    return label_image(number).astype(np.uint8)
-
-
 def make_zip(images, folder="label-filt", method=0):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
@@ -49,7 +46,7 @@ def make_zip(images, folder="label-filt", method=0):
 
 
 LABELS = [encode_png(label_image(number)) for number in range(COUNT)]
-INSTANCES = [encode_png(instance_image(number)) for number in range(COUNT)]
+INSTANCES = [encode_png(label_image(number).astype(np.uint8)) for number in range(COUNT)]
 
 
 def frames_of(scene_id):
@@ -149,7 +146,7 @@ def test_everything_equals_what_the_streams_hold(streams_dir, out_dir):
                 # The stored files, without decoding them.
                 assert scene.read_file(frame.names["labels"]) == LABELS[frame.number]
                 assert np.array_equal(frame.read("labels"), label_image(frame.number))
-                assert np.array_equal(frame.read("instances"), instance_image(frame.number))
+                assert np.array_equal(frame.read("instances"), label_image(frame.number) % 256)
     with pytest.raises(UsageError, match=r"has no labels\nhint: test scenes have no 2D"):
         folder[TEST][0].read("labels")
     with pytest.raises(UnknownSceneError, match="has no scene scene0001_00; it has scene0000_00"):
@@ -398,10 +395,12 @@ def test_frames_of_a_list_are_extracted_and_those_that_are_not_there_named(
         (f"{TRAIN} 1\n{VAL}", (), "is not a scene and numbers of frames"),
         (f"{TRAIN}/color/1.jpg", (), "is not a scene and numbers of frames"),
         (f"{TRAIN} 1", ("--scenes", TRAIN), "names scenes and frames"),
-        (f"{TRAIN} 1 3", ("--first", "1"), "names scenes and frames"),
         (f"{TRAIN} 1", ("--layout", "neuralrecon"), "needs frames: none, not frames: "),
     ):
         assert problem in extract_list(text, *words).json["message"]
+    for name in ("every", "first", "at_most"):
+        with pytest.raises(UsageError, match="names scenes and frames"):
+            plan(streams_dir, out_dir, {name: 1}, list_path=path)
 
 
 def test_verify_finds_changed_and_missing_files(streams_dir, out_dir):

@@ -30,8 +30,6 @@ RECORD_NAME = "frames.json"
 _HINT_DAMAGED = (
     "remove the folder of this scene, then run the same scannet-prep frames command again"
 )
-_HINT_EXTRACT = "test scenes have no 2D labels; extract other content with --with"
-_HINT_VERIFY = "verify checks all files"
 
 
 class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
@@ -195,7 +193,10 @@ class ExtractedFrame:
         """
         name = self.names.get(content)
         if name is None:
-            raise UsageError(f"{self.scene.path}: has no {content}", _HINT_EXTRACT)
+            raise UsageError(
+                f"{self.scene.path}: has no {content}",
+                "test scenes have no 2D labels; extract other content with --with",
+            )
         data = self.scene.read_file(name)
         camera = self.scene.depth_camera if content == "depth" else self.scene.color_camera
         try:
@@ -208,7 +209,7 @@ class ExtractedFrame:
             return np.rint(1000 * values).astype(np.uint16) if content == "depth" else values
         except Exception as error:  # noqa: BLE001 - damaged arrays make NumPy raise any error
             problem = getattr(error, "message", str(error))
-            raise FileError(self.scene.path / name, problem, _HINT_VERIFY) from None
+            raise FileError(self.scene.path / name, problem, "verify checks all files") from None
 
 
 class SceneFrames(Sequence[ExtractedFrame]):
@@ -238,11 +239,12 @@ class SceneFrames(Sequence[ExtractedFrame]):
         # In the order of an archive.
         self._names = [RECORD_NAME]
         data = self.read_file(RECORD_NAME)
-        self.record = parse_record(data, path / RECORD_NAME, _DECODER, _HINT_DAMAGED)
-        self._names += self.record.files
-        self.color_camera = self.record.color_camera
-        self.depth_camera = self.record.depth_camera
-        self.poses = self.record.read_poses()
+        record = parse_record(data, path / RECORD_NAME, _DECODER, _HINT_DAMAGED)
+        self._names += record.files
+        self.record = record
+        self.color_camera = record.color_camera
+        self.depth_camera = record.depth_camera
+        self.poses = record.read_poses()
         self.is_tracked = find_tracked(self.poses)
 
     def read_file(self, name: str) -> bytes:

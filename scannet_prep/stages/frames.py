@@ -132,9 +132,9 @@ def plan(
     listed: FrameList = {}
     digest = ""
     if list_path:
-        if selection.scene_ids is not None or "first" in options:
+        if selection.scene_ids is not None or options.keys() & {"every", "first", "at_most"}:
             problem = "--frames names scenes and frames"
-            raise UsageError(problem, "leave out --scenes and --first, or --frames")
+            raise UsageError(problem, "leave out --frames, or what else selects scenes and frames")
         listed = _read_frame_list(list_path)
         digest = Fingerprint.from_bytes(encode_json(listed)).crc32
         selection = replace(selection, scene_ids=tuple(listed))
@@ -346,7 +346,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
         selection=Selection(scene_ids=(task.scene_id,)),
         base_url=context.base_url,
     )
-    is_known = bool(find_scenes(task.path.parent))
+    is_known = bool(find_scenes(context.work_dir.parent))
     report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
     for failure in report.failures:
         # A mirror may lack the metadata.
