@@ -1,11 +1,11 @@
 """The commands `evaluate` and `submit`: formats of predictions, faults, and output files."""
 
-import csv
 import shutil
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from commands import TEST, copy_scene, make_processed, run_main, succeed, write_processed
 
@@ -61,10 +61,6 @@ def raw_ids(labels, label_set):
     return [label_set.ids[label] if 0 <= label < len(label_set) else 0 for label in labels]
 
 
-def read_table(path):
-    return [*csv.DictReader(path.read_text().splitlines())]
-
-
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200], ids=str)
 @pytest.mark.parametrize("ending", [".txt", ".npy", "_pred.npy", ".eval.npz"])
 def test_semantic_files_of_any_format_score_like_the_arrays(ending, label_set, place, tmp_path):
@@ -93,10 +89,7 @@ def test_semantic_files_of_any_format_score_like_the_arrays(ending, label_set, p
 
     report = run_main("evaluate", tmp_path, *words).json
 
-    table = scores.result()
-    assert report["scores"]["totals"] == table.totals
-    assert report["scores"]["means"] == table.means
-    assert report["scores"]["classes"] == table.classes
+    assert report["scores"] == asdict(scores.result())
     assert (report["splits"], report["scenes"], report["official"]) == (["val"], 3, 312)
 
 
@@ -131,19 +124,17 @@ def test_instances_of_any_format_score_like_the_arrays(place, tmp_path):
         words = ("--gt", ground_truth, "--task", "instance", "--force", "--json")
         options = ("-o", tmp_path / "scores.csv")
         scores = run_main("evaluate", tmp_path / name, *words, *options).json["scores"]
-        assert scores["classes"] == table.classes
-        assert scores["means"] == table.means
+        assert scores == asdict(table)
     # The worst scene comes first.
-    rows = read_table(tmp_path / "scores.csv")
-    scores = [float(row["ap"]) for row in rows]
-    assert scores == sorted(scores)
-    assert [row["scene"] for row in rows] != [*VAL]
+    rows = pd.read_csv(tmp_path / "scores.csv")
+    assert rows.ap.is_monotonic_increasing
+    assert [*rows.scene] != [*VAL]
 
 
 def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_option(place, folder):
     words = ("evaluate", folder, "--gt", place, "--force")
     all_scenes = run_main(*words, "-o", folder / "new/scores.csv")
-    rows = read_table(folder / "new/scores.csv")
+    rows = pd.read_csv(folder / "new/scores.csv")
     (folder / f"{SCENE}.npy").rename(folder / "scene0025_00.npy")
     refused = run_main(*words)
     allowed = run_main(*words, "--allow-missing")
@@ -152,11 +143,10 @@ def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_optio
     empty = run_main(*words, "--allow-missing")
 
     assert [outcome.status for outcome in (all_scenes, refused, allowed, empty)] == [0, 1, 0, 1]
-    assert [row["scene"] for row in rows] == [VAL[1], VAL[2], VAL[0]]
-    assert (rows[-1]["over_union"], rows[-1]["over_ground_truth"]) == ("1.0", "1.0")
-    vertices = [int(row["vertices"]) for row in rows]
-    accuracies = [float(row["accuracy"]) for row in rows]
-    assert f"accuracy {np.average(accuracies, weights=vertices):.4f}" in all_scenes.stdout
+    assert [*rows.scene] == [VAL[1], VAL[2], VAL[0]]
+    assert (rows.over_union[2], rows.over_ground_truth[2]) == (1, 1)
+    accuracy = np.average(rows.accuracy, weights=rows.vertices)
+    assert f"accuracy {accuracy:.4f}" in all_scenes.stdout
     problem = f"error: {folder}: has no semantic predictions of {SCENE} (1 of 3)\n"
     assert f"{problem}hint: predict these scenes, or add --allow-missing" in refused.stderr
     assert "val: 2 of 312 scenes" in allowed.stdout

@@ -166,6 +166,14 @@ def test_ids_that_are_no_class_are_refused_with_their_number():
     assert "0 vertices are wall" in check(SCANNET20, predicted, None, "semantic")[0]
 
 
+def test_few_masks_tell_the_numbering_in_which_most_agree():
+    truth = np.arange(2, 7)
+    scene = make_scene(SCANNET20, truth)
+    assert "as nyu40 ids" in check(SCANNET20, truth + 1, scene, "instance")[0]
+    # Read so, two of these agree by chance; as train ids, only one does.
+    assert check(SCANNET20, np.array([3, 4, 4, 9, 10]), scene, "instance") == ("", "")
+
+
 def test_two_classes_tell_the_numbering_that_has_all_ids():
     truth = np.arange(50_000) % 3 - 1
     # The last class is predicted where nothing is annotated: 20 is no nyu40 id.

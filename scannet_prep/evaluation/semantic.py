@@ -98,6 +98,20 @@ class SemanticScores:
         """Add everything that another object has collected, for example on another rank."""
         self.confusion = self.confusion + other.confusion
 
+    def compare_with_chance(self) -> tuple[int, float]:
+        """Count the vertices that agree, and how many more these are than by chance.
+
+        By chance, as many agree as with a guess of the same shares of classes. A network that knows
+        nothing is not above that, whatever its ids mean.
+        """
+        truth = self.confusion.sum(axis=1)
+        of_classes = self.confusion[:, :-1]
+        predicted = of_classes.sum(axis=0)
+        agreeing = self.confusion.trace()
+        total = max(1, truth.sum())
+        by_chance = truth @ predicted / total
+        return agreeing, agreeing - by_chance
+
     def result(self) -> ScoreTable:
         """Compute the scores of all that was collected."""
         # Vertices by class, int64 (K,), and IoU by class, (K,).

@@ -25,8 +25,8 @@ from scannet_prep.predictions.numberings import UNLABELED_IDS, Numbering, list_n
 from scannet_prep.predictions.reader import Predictions
 from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 
-# Another numbering agrees far better with the ground truth if more vertices agree, and the number
-# above chance is larger by more than this share of the annotated vertices.
+# Another numbering agrees far better with the ground truth if many more vertices agree, and the
+# number above chance is larger by more than this share of the annotated vertices.
 _MIN_GAIN = 0.05
 # One of so many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
@@ -170,12 +170,15 @@ class IdCounts:
             The numbering; the declared one if no other one is clearly better.
         """
         [scores] = [scores for numbering, scores in self._readings if numbering == self._declared]
-        found, above = _measure(scores)
-        margin = _MIN_GAIN * scores.confusion.sum()
+        found, above = scores.compare_with_chance()
+        total = scores.confusion.sum()
+        margin = _MIN_GAIN * total
         best = self._declared
-        highest = (found, True)
+        # The fewer predictions there are, the larger is the share that may agree by chance.
+        least = found + total / (self._counts.sum() + 1) ** 0.5
+        highest = (least, True)
         for numbering, scores in self._readings:
-            agreeing, more = _measure(scores)
+            agreeing, more = scores.compare_with_chance()
             # Of two that agree equally well, the one in which a network predicts all ids counts.
             rank = (agreeing, ids <= numbering.predicted | UNLABELED_IDS)
             # A single class is no evidence: the few masks of a scene may agree by chance.
@@ -189,16 +192,3 @@ class IdCounts:
                 f"but {highest[0]:,} as {best.name}"
             )
         return best
-
-
-def _measure(scores: SemanticScores) -> tuple[int, float]:
-    """Count the vertices that agree, and how many more these are than by chance.
-
-    By chance, as many agree as with a guess of the same shares of classes. A network that knows
-    nothing is not above that in any numbering.
-    """
-    truth = scores.confusion.sum(axis=1)
-    predicted = scores.confusion[:, :-1].sum(axis=0)
-    agreeing = scores.confusion.trace()
-    by_chance = truth @ predicted / (truth.sum() or 1)
-    return agreeing, agreeing - by_chance
