@@ -2,7 +2,7 @@
 
 import shutil
 import zipfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ VAL = ("scene0011_00", "scene0011_01", "scene0015_00")
 SCENE = VAL[0]
 VERTICES = 2500
 # How much of each scene is wrong in a prediction.
-WRONG_SHARES = {VAL[0]: 0.0, VAL[1]: 0.8, VAL[2]: 0.4}
+WRONG_SHARES = dict(zip(VAL, (0.0, 0.8, 0.4), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -113,22 +113,33 @@ def test_instances_of_any_format_score_like_the_arrays(place, tmp_path):
             np.savetxt(tmp_path / "lists" / name, mask * (1 + number % 2), fmt="%d")
             lines.append(f"{name} \t{raw_ids([label], SCANNET20)[0]}.0  {score}\r\n\r\n")
         (tmp_path / f"lists/{scene_id}.txt").write_text("\ufeff" + "".join(lines))
-    # The class of an instance is that of its group, not of its vertices.
-    scenes = [read_processed(path) for path in place.glob("val/*.npz")]
-    of_wall = [replace(scene, nyu40_ids=np.full_like(scene.nyu40_ids, 1)) for scene in scenes]
-    write_processed(tmp_path / "walls", of_wall)
     table = expected.result()
     assert 0.1 < table.means["all"]["ap"] < 1
 
-    for name, ground_truth in (("lists", place), ("arrays", tmp_path / "walls")):
-        words = ("--gt", ground_truth, "--task", "instance", "--force", "--json")
-        options = ("-o", tmp_path / "scores.csv")
-        scores = run_main("evaluate", tmp_path / name, *words, *options).json["scores"]
-        assert scores == asdict(table)
+    def evaluate(name, key, value):
+        """Compare with scenes that have this value in all places of an array."""
+        scenes = [read_processed(path) for path in place.glob("val/*.npz")]
+        for scene in scenes:
+            getattr(scene, key)[:] = value
+        words = (
+            "--gt",
+            write_processed(tmp_path / "truth", scenes),
+            "--task",
+            "instance",
+            "--json",
+        )
+        return run_main(
+            "evaluate", tmp_path / name, *words, "--force", "-o", tmp_path / "a.csv"
+        ).json
+
+    assert evaluate("lists", "segments", 0)["scores"] == asdict(table)
+    # The class of an instance is that of its group, not of its vertices.
+    assert evaluate("arrays", "nyu40_ids", 1)["scores"] == asdict(table)
     # The worst scene comes first.
-    rows = pd.read_csv(tmp_path / "scores.csv")
+    rows = pd.read_csv(tmp_path / "a.csv")
     assert rows.ap.is_monotonic_increasing
     assert [*rows.scene] != [*VAL]
+    assert "(instances: 0, " in evaluate("arrays", "instances", -1)["message"]
 
 
 def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_option(place, folder):
@@ -194,7 +205,7 @@ def test_damaged_prediction_is_named_with_its_content(
     task, name, content, problem, place, tmp_path
 ):
     # A whole mask, and one that is too short.
-    (tmp_path / "a.txt").write_text("1\n" * VERTICES)
+    (tmp_path / "a.txt").write_text("\n".join("1" * VERTICES))
     (tmp_path / "b.txt").write_text("1\n" * 2)
     if isinstance(content, bytes):
         (tmp_path / name).write_bytes(content)
@@ -317,7 +328,8 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     )
     assert read("pred") == dict.fromkeys([f"{name}.txt" for name in scene_ids], expected)
     report = submit("limited").json
-    assert (report["folders"], report["scenes"]) == ([f"{name}/" for name in folders], 100)
+    assert report["folders"] == [f"{name}/" for name in folders]
+    assert (report["scenes"], report["masks"]) == (100, 0)
     assert report["left_out"] == {"unlabeled": 8_800}
     names = [f"{folder}/{name}.txt" for folder in folders for name in scene_ids]
     assert read("limited") == dict.fromkeys(names, expected)
@@ -339,8 +351,9 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     check_refused(1, f"{problem}\nhint: ")
     problem = f"processed: has no scene {official_scenes(Split.TEST)[1]} and 98 more in test"
     check_refused(2, problem, submission_place.with_name("processed"))
-    renamed.rename(tmp_path / "limited/scene0707_00.npy")
-    check_refused(1, f"has predictions in {tmp_path}/limited, {tmp_path}/limited/100, ")
+    # In a fifth folder.
+    renamed.rename(tmp_path / "limited/logs/scene0707_00.npy")
+    check_refused(1, f"has predictions in {tmp_path}/limited/100, {tmp_path}/limited/20, ")
 
 
 def test_submission_of_instances_has_those_that_count(submission_place, tmp_path):
@@ -376,7 +389,7 @@ def test_submission_of_instances_has_those_that_count(submission_place, tmp_path
     unpacked = tmp_path / "unpacked"
     shutil.unpack_archive(path, unpacked)
     sizes = [file.stat().st_size for file in unpacked.rglob("*.txt")]
-    assert report["unpacked_bytes"] == sum(sizes)
+    assert report["size_bytes"] < report["unpacked_bytes"] == sum(sizes)
     assert (unpacked / "scene0707_00.txt").read_text().splitlines() == [
         f"pred_mask/scene0707_00_000.txt {SCANNET20.ids[2]} 0.5",
         f"pred_mask/scene0707_00_001.txt {SCANNET20.ids[19]} 0.25",
