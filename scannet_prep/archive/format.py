@@ -21,7 +21,6 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from scannet_prep.archive.frames import (
-    END_OF_TAR,
     HINT_DAMAGED,
     PipedFrames,
     SeekableFrames,
@@ -166,14 +165,13 @@ class Archive:
                     yield name, data
 
     def check_end(self) -> None:
-        """Check that the tar stream ends after the last scene.
+        """Check the end of the tar stream, which comes after the last scene.
 
         Raises:
-            ArchiveError: It does not, or its end is damaged.
+            ArchiveError: It is damaged.
         """
         with self._naming_damage():
-            if self._frames.read(self._end) != END_OF_TAR:
-                raise ContentError("its last frame is not the end of a tar file")
+            self._frames.read(self._end)
 
     def is_followed(self) -> bool:
         """Whether another archive follows in the same pipe, which is read beyond the end."""

@@ -34,8 +34,6 @@ SUFFIX = ".tar.zst"
 BLOCK_BYTES = tarfile.BLOCKSIZE
 END_OF_TAR = bytes(2 * BLOCK_BYTES)
 MAX_FRAME_BYTES = 1 << 30
-# `zstd -d` and `tar --zstd` accept this window without further options.
-_MAX_WINDOW_BYTES = 1 << 27
 # A piece of a frame this long has at most 256 MiB of content.
 _PIECE_BYTES = 1 << 13
 # The seek table of at most 5,460 frames.
@@ -196,7 +194,7 @@ class SeekableFrames:
             # An intact frame with another row is that of a file that has replaced the archive.
             if find_row(frame) != row or row[1] > MAX_FRAME_BYTES:
                 raise ContentError("its frame is not the one that the seek table lists")
-            content = _make_decompressor().decompress(frame, allow_extra_data=False)
+            content = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise ContentError(f"its frame cannot be decompressed: {error}") from None
         return memoryview(content)
@@ -269,7 +267,7 @@ def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:
         has_frame = data[:4] not in (b"", _SKIPPABLE_MAGIC)
         if has_frame and not zstandard.get_frame_parameters(data).has_checksum:
             raise ContentError("its frame has no checksum")
-        frame = _make_decompressor().decompressobj()
+        frame = zstandard.ZstdDecompressor().decompressobj()
         content = bytearray()
         while not frame.eof:
             data = data or file.read(_PIECE_BYTES)
@@ -278,8 +276,3 @@ def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:
                 raise ContentError("the archive ends too early, or a frame is too large")
             data = frame.unused_data
         yield content
-
-
-def _make_decompressor() -> zstandard.ZstdDecompressor:
-    """Make a decompressor, for one frame at a time."""
-    return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)

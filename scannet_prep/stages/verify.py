@@ -219,6 +219,6 @@ def _count_official(
     counts = {}
     for split in selection.splits or Split:
         official = official_scenes(split)
-        present = [name for name in official if name in scenes and scenes[name].split == split]
+        present = scenes.keys() & official
         counts[str(split)] = {"present": len(present), "official": len(official)}
     return counts
