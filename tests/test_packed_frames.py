@@ -119,14 +119,13 @@ def test_reading_one_image_reads_one_frame(root, monkeypatch):
     assert size_bytes < sizes[0] < size_bytes + 1100
 
 
-def test_info_and_verify_know_the_archive(root):
+def test_info_knows_the_archive(root):
     info = run_main("info", root / "a.tar.zst", "--json").json
     assert info["scene_ids"] == [*SCENES]
     size_bytes = sum(map(len, read_tree(root / "frames" / VAL).values()))
     assert info["splits"]["val"] == {"scenes": 1, "size_bytes": size_bytes}
     assert info["facts"]["content"] == "frames"
     assert "layout: official" in info["facts"]["options"]
-    succeed("verify", root / "a.tar.zst")
 
 
 def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
@@ -158,7 +157,6 @@ def test_frames_of_other_options_and_changed_files_are_refused(root, tmp_path):
     patch(other / f"{VAL}/depth/0.png", 50, b"?")
     outcome = run_main("pack", other, "-o", tmp_path / "b.tar.zst")
     assert outcome.status == 1
-    assert not (tmp_path / "b.tar.zst").exists()
     assert f"{VAL}/depth/0.png: is not the file that was recorded" in outcome.stderr
     run_main("pack", root / "raw", "-o", tmp_path / "c.tar.zst")
     with pytest.raises(MissingFileError, match="holds no extracted frames"):

@@ -114,6 +114,8 @@ def test_failed_scenes_are_a_warning_where_the_dataset_is_made(raw_dir, tmp_path
     assert (outcome.status, finding["severity"], finding["scene_id"]) == (3, "error", VAL)
     assert re.search("this scene failed.*empty", finding["message"])
 
+    succeed("verify", tmp_path / name, "--splits", "train")
+
     with pytest.warns(UserWarning, match=f"scenes that failed .* are missing: {VAL}") as caught:
         dataset = ScanNet(tmp_path / name, split="train")
 
@@ -154,7 +156,6 @@ def test_info_counts_processed_scenes_without_opening_them(raw_dir, tmp_path):
     }
     assert [failure["scene_id"] for failure in value["facts"]["failures"]] == [VAL]
     assert "options: --scannet200 --no-align-axis --no-faces --labels-from aggregation" in text
-    assert "failures: 1\n" in text
     # Every oddity of the raw files comes once, with the number of its scenes.
     write_release(tmp_path / "odd", [TRAIN], vertices=600)
     edit_json(raw_file(tmp_path / "odd", ".aggregation.json"), repeat_groups)
@@ -173,7 +174,6 @@ def test_info_lists_ten_entries_or_all(tmp_path):
 
     text = succeed("info", tmp_path / "out").stdout
     assert f"\nfailures: 12\n  {raw_dir}/scans/scene0100_00/" in text
-    assert "/scene0109_00/" in text
     assert "scene0110_00" not in text
     assert text.endswith("\n  ... and 2 more; all of them with -v\n")
     assert "/scene0111_00/" in succeed("info", tmp_path / "out", "-v").stdout

@@ -120,6 +120,7 @@ def test_each_damage_to_a_raw_scene_is_one_finding_about_it(tmp_path):
 
     assert outcome.status == 3
     assert outcome.json["scenes"] == len(names) + 3
+    assert names[-1] not in outcome.json["damaged_scenes"]  # which has a note
     rows = {row[1]: row for row in findings}
     assert len(findings) == len(rows) == len(names) + 2
     assert "no .txt on disk" in rows[TEST][3]
@@ -152,6 +153,9 @@ def test_intact_tree_has_no_findings_whatever_lies_beside_its_files(raw_dir):
     assert outcome.status == 3
     assert finding[:3] == ("error", "", path.name)
     assert "differs from the label map of the release: floor" in finding[3]
+    path.write_text("<html>")
+    [finding] = verify(raw_dir)[1]
+    assert finding[2] == path.name
     path.unlink()
     # Without the right groups, those of another mesh are of no use.
     raw_file(raw_dir, AGGREGATION.suffix).unlink()
@@ -288,7 +292,7 @@ def test_only_selected_scenes_are_checked(kind, raw_dir, out_dir):
     raw_file(raw_dir, MESH.suffix, VAL).unlink()
     scene_file(out_dir, VAL, "val").unlink()
 
-    for words, count in ((["--scenes", TRAIN, TEST], 2), (["--splits", "test", "--limit", "5"], 1)):
+    for words, count in ((["--scenes", TRAIN, TEST], 2), (["--limit", "1"], 1)):
         outcome, findings = verify(path, *words)
         assert outcome.status == 0
         assert findings == []
@@ -334,7 +338,7 @@ def test_comparison_names_scenes_arrays_rows_and_classes_that_differ(whole_dir, 
     labels[walls] = 2
     points = val.points + 0
     points[3] = 7
-    meta = replace(val.meta, segments_source="computed")
+    meta = replace(val.meta, segments_source="computed", program_version="0")
     changed = replace(val, points=points, meta=meta)
     write_processed(out_dir, [replace(train, stored_labels=labels), changed])
 
@@ -350,6 +354,7 @@ def test_comparison_names_scenes_arrays_rows_and_classes_that_differ(whole_dir, 
     assert messages[VAL][1] == "meta: other segments_source"
     assert messages[TEST] == [f"this scene is in {whole_dir / 'processed'} only"]
     assert "45 vertices: floor -> wall\n" in text
+    assert compare(whole_dir / "processed", out_dir, "--scenes", TEST)[0] == 3
     assert "3 scenes with errors, 4 errors, 0 notes" in text
 
 
