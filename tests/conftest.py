@@ -272,33 +272,37 @@ class Shown:
     def __init__(self, page):
         self.page = page
 
+    def __getattr__(self, name):
+        """Return what the page of the browser has."""
+        return getattr(self.page, name)
+
     def wait(self):
         """Wait until the whole picture is drawn."""
-        self.page.wait_for_selector("canvas[aria-busy=false]")
+        self.wait_for_selector("canvas[aria-busy=false]")
         return self
 
     def run(self, script, *words):
         """Run a function of JavaScript, and return its result when the picture is drawn."""
-        result = self.page.evaluate(script, *words)
+        result = self.evaluate(script, *words)
         self.wait()
         return result
 
     def click(self, selector):
-        self.page.locator(selector).first.click()
+        self.locator(selector).first.click()
         self.wait()
 
     def press(self, *keys):
         """Press keys while the picture has the focus."""
-        self.page.locator("#picture").focus()
+        self.locator("#picture").focus()
         for key in keys:
-            self.page.keyboard.press(key)
+            self.keyboard.press(key)
         self.wait()
 
     def rows(self, selector):
         """Return the terms and descriptions of a list that is shown."""
-        self.page.locator(selector).wait_for(state="visible")
+        self.locator(selector).wait_for(state="visible")
         script = "all => all.map((e) => [e.innerText, e.nextElementSibling.innerText])"
-        return dict(self.page.locator(f"{selector} dt").evaluate_all(script))
+        return dict(self.locator(f"{selector} dt").evaluate_all(script))
 
 
 @pytest.fixture(scope="session")

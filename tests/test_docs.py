@@ -117,10 +117,8 @@ def test_installation_of_readme_works_as_it_is_shown_without_a_network(tmp_path)
         "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(site.getsitepackages()),
         "PIP_NO_INDEX": "1",
-        "PIP_NO_COMPILE": "1",
         "PIP_NO_DEPS": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this as "no isolation"
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     environment.pop("VIRTUAL_ENV", None)
     # Without the line that clones; test_demo.py runs the demo.

@@ -120,7 +120,6 @@ def test_mesh_has_the_colours_and_the_triangles_of_the_scene(root, tmp_path):
         ("--source faces", "200, coloured by scannet200"),
         (f"{TEST}", "20, coloured by rgb"),
         ("--pred a", "20, coloured by prediction"),
-        (f"{VAL} --pred a --color labels", "20, coloured by scannet20"),
     ],
 )
 def test_default_colouring_is_prediction_labels_or_rgb(predictions, root, words, end):

@@ -89,10 +89,6 @@ def test_every_colouring_of_a_predicted_scene_agrees_with_its_categories(whole_d
     viewed.colorings.update(color_predictions(predictions, Truth.of(scene, SCANNET200)))
 
     assert list(viewed.colorings)[6:] == ["prediction", "error", "prediction-2", "error-2"]
-    for label_set, raw_ids in ((SCANNET20, scene.nyu40_ids), (SCANNET200, scene.scannet_ids)):
-        train_ids = label_set.train_ids_from_raw_ids(raw_ids, -1).tolist()
-        names = names_of_vertices(viewed.colorings[label_set.name.lower()])
-        assert names == [label_set.name_of(train_id) for train_id in train_ids]
     for name, coloring in viewed.colorings.items():
         assert coloring.colors.shape == scene.points.shape, name
         assert coloring.colors.dtype == np.uint8, name
@@ -115,10 +111,8 @@ def test_numbers_beyond_a_type_or_a_label_set_are_kept_apart():
 
 def test_scene_without_annotation_has_no_colours_that_need_one(whole_dir):
     viewed = view_scene(read_processed(whole_dir / f"processed/test/{TEST}.npz"))
-    prediction = Prediction(SCANNET20, np.zeros(len(viewed.points), np.int64))
 
     assert list(viewed.colorings) == ["rgb", "normals"]
-    assert list(color_predictions([prediction], None)) == ["prediction"]
 
 
 def test_predicted_classes_are_right_or_wrong_with_iou_and_confusions():
