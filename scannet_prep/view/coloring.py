@@ -31,8 +31,8 @@ _INSTANCE_COLORS = bytes.fromhex(
 
 # Width of the cells that measure the area of surfaces.
 _CELL_M = 0.1
-# Their largest number along each axis.
-_MAX_CELLS = 1 << 12
+# More than their number along each axis.
+_CELLS = 1 << 20
 
 Color: TypeAlias = tuple[int, int, int]
 ColorArray: TypeAlias = NDArray[np.uint8]
@@ -149,13 +149,10 @@ def estimate_spacing(points: NDArray[np.floating[Any]]) -> float:
     A surface has about the area of the cells of a grid that contain points.
     """
     offsets = points.astype(np.float64) - points.min(axis=0)
-    # Cells are larger in scenes that are larger than a building.
-    cell = max(_CELL_M, float(offsets.max()) / _MAX_CELLS)
-    cells = (offsets / cell).astype(np.int64)
-    row = 2 * _MAX_CELLS
-    numbers = cells @ (1, row, row**2)
+    cells = (offsets / _CELL_M).astype(np.int64)
+    numbers = cells @ (1, _CELLS, _CELLS**2)
     share = len(np.unique(numbers)) / len(points)
-    return cell * math.sqrt(share)
+    return _CELL_M * math.sqrt(share)
 
 
 def view_scene(scene: ProcessedScene) -> ViewedScene:

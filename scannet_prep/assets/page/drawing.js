@@ -220,7 +220,7 @@ class Drawing {
     // There is one row or one column.
     const index = Math.floor(offsetX / width) + Math.floor(offsetY / height);
     return {
-      index: Math.max(0, Math.min(index, this.panes.length - 1)),
+      index: Math.min(index, this.panes.length - 1),
       x: (2 * (offsetX % width) - width) / height,
       y: 1 - (2 * (offsetY % height)) / height,
     };
@@ -470,9 +470,11 @@ function listenToCamera(drawing, onMove, onClick) {
     const y = (-2 * down) / height;
     const other = [...pointers.values()].find((each) => each.pointerId !== event.pointerId);
     if (other) {
-      const still = drawing.locate(other);
+      const offsetX = (event.offsetX + other.offsetX) / 2;
+      const offsetY = (event.offsetY + other.offsetY) / 2;
+      const middle = drawing.locate({ offsetX, offsetY });
       camera.pan(x / 2, y / 2);
-      camera.zoom(measureSpread(last, other) / measureSpread(event, other), still.x, still.y);
+      camera.zoom(measureSpread(last, other) / measureSpread(event, other), middle.x, middle.y);
     } else if (event.shiftKey || event.buttons > 1) camera.pan(x, y);
     else camera.orbit(x, y);
     onMove();

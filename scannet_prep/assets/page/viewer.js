@@ -26,6 +26,7 @@ class Viewer {
   #boxes = new Map(); // the checkboxes of the legend, by the key of their line
   #lines = new Map(); // the categories of all lines by key, see `#findLines`
   #highlighted = null; // the key of a line
+  #isFitted = false; // whether the camera shows the whole scene, and has not been moved since
   #storeTimer = 0;
   #hoverTimer = 0;
 
@@ -38,12 +39,15 @@ class Viewer {
     const { steps, faces: corners = new Int32Array(0) } = arrays;
     sumSteps(steps);
     sumCorners(corners);
-    const normals = arrays["color-normals"];
     this.steps = steps;
-    this.drawing = new Drawing($("picture"), { ...data, steps, normals, corners });
+    this.drawing = new Drawing($("picture"), {
+      ...data,
+      steps,
+      normals: arrays["color-normals"],
+      corners,
+    });
     this.#listen();
     this.follow(location.hash);
-    this.drawing.draw(true);
   }
 
   /** The number of vertices. */
@@ -69,6 +73,7 @@ class Viewer {
     this.#lines = this.#findLines();
     this.#listLines();
     this.recolor();
+    this.#refit();
   }
 
   /** Colour all vertices of the panes. */
@@ -113,8 +118,7 @@ class Viewer {
       const only = new Set(words.getAll(`only.${name}`));
       const hidden = new Set(words.getAll(`hide.${name}`));
       for (const category of categories) {
-        const isLeftOut = only.size > 0 && !only.has(category.name);
-        category.isHidden = isLeftOut || hidden.has(category.name);
+        category.isHidden = only.size ? !only.has(category.name) : hidden.has(category.name);
       }
     }
     for (const setting of getSettings()) {
@@ -131,6 +135,7 @@ class Viewer {
       const [x, y, z, distance, azimuth, elevation, isPlan] = numbers;
       const view = { target: [x, y, z], distance, azimuth, elevation, isPlan: isPlan === 1 };
       Object.assign(this.drawing.camera, view);
+      this.#changed(false);
     } else this.#fit(false);
   }
 
@@ -147,8 +152,6 @@ class Viewer {
     const lines = new Map();
     this.shown.forEach(({ categories }, pane) => {
       for (const category of categories) {
-        // Of several masks that match an instance, only the first shares its line.
-        if (lines.get(category.key)?.[pane]) category.key = category.name;
         const line = lines.get(category.key) ?? [];
         line[pane] = category;
         lines.set(category.key, line);
@@ -285,11 +288,12 @@ class Viewer {
       pointSize: this.data.spacing * $("size").value,
       ceiling: $("ceiling").valueAsNumber,
     };
-    this.#changed();
+    this.#changed(this.#isFitted);
   }
 
   /** Draw and store a changed view; another vertex may be under the mouse. */
-  #changed() {
+  #changed(isFitted) {
+    this.#isFitted = isFitted;
     this.#endHover();
     this.drawing.draw(true);
     this.#store();
@@ -300,11 +304,16 @@ class Viewer {
     const { camera, paneSize } = this.drawing;
     const middle = add(this.data.origin, [0.5, this.data.size]);
     const every = Math.ceil(this.vertexCount / FITTED_POINTS);
-    const count = Math.ceil(this.vertexCount / every);
-    const points = Array.from({ length: count }, (_, i) => this.positionOf(every * i));
+    const points = [];
+    for (let i = 0; i < this.vertexCount; i += every) points.push(this.positionOf(i));
     // A canvas that is not shown yet has no size.
     camera.fit(points, middle, paneSize[0] / paneSize[1] || 1, isPlan);
-    this.#changed();
+    this.#changed(true);
+  }
+
+  /** Show the whole scene again, in panes of another size. */
+  #refit() {
+    if (this.#isFitted) this.#fit(this.drawing.camera.isPlan);
   }
 
   /** Save the picture; its background is transparent. */
@@ -323,15 +332,18 @@ class Viewer {
     const vertex = this.drawing.pick(event);
     if (vertex < 0) return;
     this.drawing.camera.target = this.positionOf(vertex);
-    this.#changed();
+    this.#changed(false);
   }
 
   /** Listen to the canvas and to all controls. */
   #listen() {
     const { drawing } = this;
     const { canvas } = drawing;
-    const changed = () => this.#changed();
-    listenToCamera(drawing, changed, (event) => this.select(drawing.pick(event)));
+    listenToCamera(
+      drawing,
+      () => this.#changed(false),
+      (event) => this.select(drawing.pick(event)),
+    );
     canvas.addEventListener("dblclick", (event) => this.#centre(event));
     canvas.addEventListener("pointermove", (event) => {
       this.#endHover();
@@ -359,13 +371,15 @@ class Viewer {
     }
     $("search").addEventListener("input", () => this.#listLines());
     // Lines are made anew under the mouse, so that it may never leave one.
-    $("categories").addEventListener("pointerleave", () => this.#highlight(null));
-    $("categories").addEventListener("focusout", () => this.#highlight(null));
+    for (const end of ["pointerleave", "focusout"]) {
+      $("categories").addEventListener(end, () => this.#highlight(null));
+    }
     $("all").addEventListener("click", () => this.#hide(this.data.colorings, () => false));
     $("unselect").addEventListener("click", () => this.select(-1));
     $("top-view").addEventListener("click", () => this.#fit(!drawing.camera.isPlan));
     $("first-view").addEventListener("click", () => this.follow(""));
     $("save").addEventListener("click", () => this.#save());
+    addEventListener("resize", () => this.#refit());
     addEventListener("hashchange", () => this.follow(location.hash));
   }
 }
