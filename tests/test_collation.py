@@ -225,8 +225,8 @@ def test_tensors_are_joined_sent_and_moved(worker):
     arrays = [make_sample(count, count) for count in (3, 5)]
     tensors = []
     for sample in arrays:
-        tensors.append({key: torch.from_numpy(sample[key]) for key in ("points", "colors")})
-        tensors[-1] |= {"labels": sample["labels"], "scene_id": sample["scene_id"]}
+        colors = torch.from_numpy(sample["colors"])
+        tensors.append(sample | {"colors": colors, "points": torch.from_numpy(sample["points"])})
     expected = collate(arrays)
     check_same(collate(tensors), expected)
 

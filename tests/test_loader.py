@@ -28,9 +28,8 @@ def fail_on_third_scene(sample, generator):
     return sample
 
 
-def epochs_of(loader, epochs):
-    """Iterate over the batches of several epochs."""
-    for epoch in epochs:
+def iter_two_epochs(loader):
+    for epoch in range(2):
         loader.batch_sampler.set_epoch(epoch)
         yield from loader
 
@@ -52,7 +51,7 @@ def make_loader(source, workers, transform=RANDOM, join=collate, **options):
 @pytest.fixture(scope="module")
 def two_epochs(training_folder):
     """The batches of two epochs, without workers."""
-    return list(epochs_of(make_loader(training_folder, 0), range(2)))
+    return list(iter_two_epochs(make_loader(training_folder, 0)))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_batches_are_the_same_with_any_workers(
     loader.dataset[0]
 
     # All batches are kept, so that none may be overwritten.
-    for batch, expected in zip(list(epochs_of(loader, range(2))), two_epochs, strict=True):
+    for batch, expected in zip(list(iter_two_epochs(loader)), two_epochs, strict=True):
         check_same(batch, expected)
 
 
@@ -146,13 +145,13 @@ def test_batches_travel_without_dev_shm_and_loaders_leave_nothing_open(training_
 
     worker_count = count_workers()
     # The first loader opens files that stay open.
-    list(epochs_of(make(), range(2)))
+    list(iter_two_epochs(make()))
     wait_for(lambda: count_workers() <= worker_count)
     before = count_descriptors(), list_mapped()
 
     loader = make()
     batches = []
-    for batch in epochs_of(loader, range(2)):
+    for batch in iter_two_epochs(loader):
         batches.append(batch)
         # PyTorch's semaphores are in /dev/shm, but its tensors are not.
         assert not any("torch" in name for name in list_mapped())

@@ -147,13 +147,12 @@ def run_ranks(job, out_dir, *arguments, count=2):
         process.start()
         ranks.append(process)
 
-    poll_s = 0.1
-    for _ in range(int(TIMEOUT_S / poll_s)):
+    for _ in range(10 * TIMEOUT_S):
         alive = [process for process in ranks if process.is_alive()]
         has_failed = any(process.exitcode for process in ranks)
         if not alive or has_failed:
             break
-        alive[0].join(poll_s)
+        alive[0].join(0.1)
 
     statuses = [process.exitcode for process in ranks]
     for process in ranks:

@@ -352,7 +352,7 @@ def _compare(
                 f"{name} has {key}={facts.get(key)!r}, {expected_name} {value!r}: "
                 "their plans would differ",
                 "the same scenes, arguments, ranks, versions and checkpoint are needed; without "
-                "the checkpoint, set_epoch(epoch) starts an epoch again",
+                "a loaded state, set_epoch(epoch) starts an epoch again",
             )
 
 

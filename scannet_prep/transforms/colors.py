@@ -1,7 +1,7 @@
 """Transforms of colours.
 
 Colours are uint8 (V, 3): red, green and blue, 0..255. `Normalize` converts them to floats, which no
-other transform of this module accepts. Put it last.
+other transform of this module accepts. Put it after them.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _check_levels(step_name: str, colors: Columns) -> None:
     if colors.dtype != np.uint8:
         raise UsageError(
             f"{step_name}: colors are {colors.dtype}, expected uint8",
-            "put Normalize, which makes floats of them, last",
+            "put Normalize, which makes floats of them, after it",
         )
 
 

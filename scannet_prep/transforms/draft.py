@@ -127,8 +127,8 @@ class Draft:
     def leave_out(self, keys: Collection[str]) -> None:
         """Remove keys, if the sample has them."""
         for key in keys:
-            for arrays in (self.sample, self._columns, self._later):
-                arrays.pop(key, None)
+            self.sample.pop(key, None)
+            self._columns.pop(key, None)
 
     def select(self, kept: Ints) -> None:
         """Keep the vertices at some indices, in the order of these indices.
