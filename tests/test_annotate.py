@@ -132,7 +132,9 @@ def test_link_to_nothing_in_place_of_a_file_fails_its_scene_by_name(tmp_path):
 def test_high_resolution_groups_are_used_only_if_there_are_no_others(tmp_path):
     other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
     both = process_tiny(tmp_path / "both", {HIRES: other})
-    alone = process_tiny(tmp_path / "alone", {AGGREGATION: None, HIRES: aggregation_file()})
+    alone = process_tiny(
+        tmp_path / "alone", {AGGREGATION: None, HIRES: aggregation_file(scene_id="")}
+    )
 
     assert ids(both) == ids(alone)
     assert both.instances.tolist() == list(tiny.INSTANCES)

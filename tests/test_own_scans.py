@@ -239,7 +239,7 @@ def test_own_scenes_alone_need_no_categories_of_the_release_and_no_download(tmp_
 def test_names_of_own_scenes_are_unlike_those_of_the_release():
     for name in ("room", "a", "B-2_c", "plot_01", "scene-kitchen", "7", LONGEST_NAME):
         assert SceneId(name).space is None
-    taken = "scene0000_0 scene00_00 Scene0000_00 scene1 scene-0011_00 0011_00 scene0000_00_vh_clean"
+    taken = "scene0000_0 scene00_00 Scene0000_00 011_0 scene-0011_00 0011_00 scene0000_00_vh_clean"
     digits = "scene\u0660\u0660\u0660\u0660_\u0660\u0660"
     others = ["", "a.b", "_a", "a/b", "..", "٣", f"{LONGEST_NAME}a", "scene0000_00\n", digits]
     for name in (*taken.split(), *others):
