@@ -232,7 +232,8 @@ def _parse_matrix(text: str) -> NDArray[np.float64]:
     if not (np.abs(matrix) <= _MAX_NUMBER).all() or np.linalg.det(matrix) == 0:
         raise ContentError(
             f"axisAlignment has {len(words)} values, {text!r:.200}, "
-            f"expected 16 finite numbers up to {_MAX_NUMBER:,}, of a matrix with an inverse"
+            f"expected 16 finite numbers up to {_MAX_NUMBER:,}, with blanks between them, "
+            "of a matrix with an inverse"
         )
     return matrix
 
