@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, patch, raw_file, run_main, succeed
+from commands import TEST, TRAIN, VAL, patch, raw_file, run_main, succeed
 from PIL import Image
 from tiny import LOST, encode_stream, make_intrinsic
 
@@ -20,7 +20,7 @@ from scannet_prep.errors import FileError
 from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release
 
-SCENES = [TRAIN, TEST]
+SCENES = [TRAIN, VAL, TEST]
 COUNT = 13
 COLOR_SIZE = (160, 120)
 COLOR_INTRINSIC = make_intrinsic(150, 155, 81.25, 57.5)
@@ -72,7 +72,7 @@ def make_frame(number, color=(COLOR_SIZE, COLOR_INTRINSIC), depth=(DEPTH_SIZE, D
 
 @pytest.fixture(scope="module")
 def raw_dir(tmp_path_factory):
-    """A raw tree of two scenes with meshes, and streams of dots."""
+    """A raw tree of three scenes with meshes, and streams of dots."""
     raw_dir = tmp_path_factory.mktemp("dots") / "raw"
     write_release(raw_dir, SCENES, vertices=600)
     for scene_id in SCENES:
@@ -171,7 +171,7 @@ def read_sens(out_dir):
 
 def read_neuralrecon(out_dir):
     """Everything beside the folders of scenes would be taken for one."""
-    assert [path.name for path in (out_dir / "scans").iterdir()] == [TRAIN]
+    assert {path.name for path in (out_dir / "scans").iterdir()} == {TRAIN, VAL}
     folder = out_dir / "scans" / TRAIN
     names = ("color/{}.jpg", "depth/{}.png", "pose/{}.txt")
     return read_posed(folder, names, load_intrinsics(folder / "intrinsic"))
@@ -181,8 +181,8 @@ def read_points(path):
     """Read a binary PLY of points with normals and colors, as 3DGS does."""
     header, _, data = path.read_bytes().partition(b"end_header\n")
     assert b"property float nx" in header
-    kinds = [(name, "<f4") for name in ("x", "y", "z", "nx", "ny", "nz")]
-    return np.frombuffer(data, [*kinds, *((name, "u1") for name in ("red", "green", "blue"))])
+    names = ["x", "y", "z", "nx", "ny", "nz", "red", "green", "blue"]
+    return np.frombuffer(data, {"names": names, "formats": ["<f4"] * 6 + ["u1"] * 3})
 
 
 def read_colmap(out_dir):
@@ -245,7 +245,7 @@ def read_relpose(out_dir):
 
 def read_cut3r(out_dir):
     """Read frames as the training of CUT3R does: color has the size of depth, cameras are its."""
-    assert [path.name for path in (out_dir / "scans_train").iterdir()] == [TRAIN]
+    assert {path.name for path in (out_dir / "scans_train").iterdir()} == {TRAIN, VAL}
     folder = out_dir / "scans_train" / TRAIN
     names = np.load(folder / "new_scene_metadata.npz")["images"]
     assert names.tolist() == [f"{number:05}" for number in NUMBERS]
@@ -260,23 +260,21 @@ def read_cut3r(out_dir):
 # Color and depth of all frames with a pose.
 IMAGE_COUNT = 2 * (COUNT - 1)
 PROGRAMS = [
-    ("embodiedscan", "", partial(read_embodiedscan, numbers=(0, 10)), 2 * 2),
-    ("colmap", "--every 1 --with color depth", read_colmap, IMAGE_COUNT),
-    ("nerfstudio", "--every 1", read_nerfstudio, IMAGE_COUNT),
-    ("relpose", "", read_relpose, 2 * 3),
-    ("cut3r", "", read_cut3r, COUNT - 1),
-    ("openeqa", "", read_openeqa, IMAGE_COUNT),
-    ("sens", "", read_sens, IMAGE_COUNT),
-    ("simplerecon", "", read_simplerecon, IMAGE_COUNT),
-    ("neuralrecon", "", read_neuralrecon, IMAGE_COUNT),
+    ("embodiedscan", partial(read_embodiedscan, numbers=(0, 10)), 2 * 2),
+    ("colmap --every 1 --with color depth", read_colmap, IMAGE_COUNT),
+    ("nerfstudio --every 1", read_nerfstudio, IMAGE_COUNT),
+    ("relpose", read_relpose, 2 * 3),
+    ("cut3r", read_cut3r, COUNT - 1),
+    ("openeqa", read_openeqa, IMAGE_COUNT),
+    ("sens", read_sens, IMAGE_COUNT),
+    ("simplerecon", read_simplerecon, IMAGE_COUNT),
+    ("neuralrecon", read_neuralrecon, IMAGE_COUNT),
 ]
 
 
-@pytest.mark.parametrize(("layout", "words", "read", "count"), PROGRAMS)
-def test_program_sees_known_points_where_images_show_them(
-    raw_dir, tmp_path, layout, words, read, count
-):
-    outcome = extract(raw_dir, tmp_path, "--layout", layout, *words.split())
+@pytest.mark.parametrize(("layout", "read", "count"), PROGRAMS)
+def test_program_sees_known_points_where_images_show_them(raw_dir, tmp_path, layout, read, count):
+    outcome = extract(raw_dir, tmp_path, "--layout", *layout.split())
     assert outcome.status == 0, outcome.stderr
 
     views = [*read(tmp_path)]
@@ -295,7 +293,7 @@ def test_program_sees_known_points_where_images_show_them(
 
 
 def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, tmp_path):
-    color = ((1296, 968), make_intrinsic(1170.25, 1172.5, 647.75, 484))
+    color = ((1297, 971), make_intrinsic(1170.25, 1172.5, 647.75, 484))
     depth = ((640, 480), make_intrinsic(577.5, 578.75, 318.75, 242.5))
     data = encode_stream(
         [make_frame(number, color, depth) for number in range(6)], 1000.0, color, depth
@@ -373,17 +371,22 @@ def test_depth_is_not_compared_between_cameras_at_different_places(raw_dir, tmp_
 
 
 @pytest.mark.parametrize(
-    ("layout", "words", "problem"),
+    ("words", "problem"),
     [
-        ("embodiedscan", "--at-most 5", "needs at-most: none, not at-most: 5"),
-        ("embodiedscan", "--no-keep-lost", "needs keep-lost: yes, not keep-lost: no"),
-        ("colmap", "--keep-lost", "needs keep-lost: no, not keep-lost: yes"),
-        ("cut3r", "--size 8x6", "needs size: none, not size: 8x6"),
-        ("simplerecon", "--every 2", "needs every: 1, not every: 2"),
-        ("official", "--label-set nyu40", "label-set: nyu40 is for images of labels"),
+        ("embodiedscan --at-most 5", "needs at-most: none, not at-most: 5"),
+        ("embodiedscan --no-keep-lost", "needs keep-lost: yes, not keep-lost: no"),
+        ("embodiedscan --first 2", "needs first: none, not first: 2"),
+        ("colmap --keep-lost", "needs keep-lost: no, not keep-lost: yes"),
+        ("relpose --at-most 5", "needs at-most: none, not at-most: 5"),
+        ("cut3r --size 8x6", "needs size: none, not size: 8x6"),
+        ("sens --size 8x6", "needs size: none, not size: 8x6"),
+        ("simplerecon --size 8x6", "needs size: none, not size: 8x6"),
+        ("simplerecon --every 2", "needs every: 1, not every: 2"),
+        ("monosdf --size 8x6", "needs size: 384x384, not size: 8x6"),
+        ("official --label-set nyu40", "label-set: nyu40 is for images of labels"),
     ],
 )
-def test_options_that_would_break_a_reader_are_refused(raw_dir, tmp_path, layout, words, problem):
-    outcome = extract(raw_dir, tmp_path / "out", "--layout", layout, *words.split())
+def test_options_that_would_break_a_reader_are_refused(raw_dir, tmp_path, words, problem):
+    outcome = extract(raw_dir, tmp_path / "out", "--layout", *words.split())
     assert outcome.status == 2
     assert problem in outcome.json["message"]
