@@ -241,7 +241,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
         self.color_camera = _make_camera(header, "color")
         self.depth_camera = _make_camera(header, "depth")
         self.depth_shift = float(header["depth_shift"])
-        self.poses = np.array(self._heads["pose"], np.float32)
+        self.poses = self._heads["pose"].copy()
         self.is_tracked = find_tracked(self.poses)
 
     def __exit__(self, *_error: object) -> None:
@@ -370,8 +370,7 @@ def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     rotations = finite[:, :3, :3]
     transposed = rotations.transpose(0, 2, 1)
     deviations = np.abs(rotations @ transposed - np.eye(3))
-    largest_deviations = deviations.max(axis=(1, 2), initial=0)
-    is_orthonormal = largest_deviations < _ROTATION_TOLERANCE
+    is_orthonormal = (deviations < _ROTATION_TOLERANCE).all(axis=(1, 2))
     # The determinant of a reflection is negative.
     determinants = np.linalg.det(rotations)
     is_rotation = is_orthonormal & (determinants > 0)
@@ -425,6 +424,6 @@ def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
 
 def _make_camera(header: Any, name: str) -> SensorCamera:  # noqa: ANN401 - a structured scalar
     width, height = header[f"{name}_size"].tolist()
-    intrinsic = np.array(header[f"{name}_intrinsic"], np.float32)
-    extrinsic = np.array(header[f"{name}_extrinsic"], np.float32)
+    intrinsic = header[f"{name}_intrinsic"].copy()
+    extrinsic = header[f"{name}_extrinsic"].copy()
     return SensorCamera((width, height), intrinsic, extrinsic)
