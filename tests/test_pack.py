@@ -25,6 +25,7 @@ from commands import (
 )
 
 from scannet_prep import ScanNet
+from scannet_prep.archive import writing
 from scannet_prep.archive.format import Index, PackedScene
 from scannet_prep.archive.writing import FileGroup, encode_archive
 from scannet_prep.errors import FileError, OutputError
@@ -93,17 +94,29 @@ def test_other_names_are_left_out_and_counted(tree, tmp_path):
     assert read_tree(tmp_path / "out") == TREE
 
 
+OPTIONS = {"level": 1, "jobs": 1, "advance": print}
+
+
+def test_files_of_few_scenes_are_in_memory_at_a_time(out_dir, monkeypatch):
+    monkeypatch.setattr(writing, "_MAX_HELD_BYTES", 0)
+    groups = open_place(out_dir).iter_groups()
+    pieces = encode_archive(Index("processed"), FileGroup("", {}), groups, **OPTIONS)
+    # The index, and two of three scenes. The last one has not been begun.
+    for _ in range(3):
+        next(pieces)
+    [_] = groups
+
+
 def test_scenes_that_change_meanwhile_are_an_error_of_pack_or_of_the_archive(out_dir, tmp_path):
     path = tmp_path / "a.tar.zst"
     others = FileGroup("", {"manifest.json": out_dir / "manifest.json"})
-    options = {"level": 1, "jobs": 1, "advance": print}
-    path.write_bytes(b"".join(encode_archive(Index("processed"), others, [], **options)))
+    path.write_bytes(b"".join(encode_archive(Index("processed"), others, [], **OPTIONS)))
     outcome = run_main("unpack", path, cwd=tmp_path)
     assert outcome.status == 1
     assert "lists other scenes" in outcome.stderr
     index = Index("processed", (PackedScene(VAL, "val", 1),))
     with pytest.raises(OutputError, match="changed while"):
-        list(encode_archive(index, others, [], **options))
+        list(encode_archive(index, others, [], **OPTIONS))
     # A run has begun after the folder was opened.
     place = open_place(out_dir)
     leave_unfinished(out_dir)

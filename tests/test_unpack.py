@@ -106,7 +106,6 @@ def change_manifest(**facts):
 REFUSALS = {
     "other options": ("processed", lambda _: None, "--align-axis"),
     "other label map": ("processed", change_manifest(label_map="0" * 64), "00000000"),
-    "damaged manifest": ("processed", change_manifest(scenes=1), "manifest.json: is damaged"),
     "raw scenes": ("raw", lambda _: None, "raw"),
     "other files": ("empty", lambda path: (path / "a/b/thesis.tex").touch(), "another folder"),
 }

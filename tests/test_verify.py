@@ -255,7 +255,6 @@ PROCESSED_DAMAGES = [
     (remove_entry, "is not in the manifest"),
     (WRONG_COUNT, "600.*601"),
     (edit_entry(nyu40_counts={"0": 600}), "nyu40 counts"),
-    (edit_entry(size_bytes=1), "size bytes"),
     (edit_entry(crc32="00000000"), "crc32"),
 ]
 
