@@ -155,7 +155,7 @@ def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_optio
 
     assert [outcome.status for outcome in (all_scenes, refused, allowed, empty)] == [0, 1, 0, 1]
     assert [*rows.scene] == [VAL[1], VAL[2], VAL[0]]
-    assert (rows.over_union[2], rows.over_ground_truth[2]) == (1, 1)
+    assert rows.over_union[2] == rows.over_ground_truth[2] == 1
     accuracy = np.average(rows.accuracy, weights=rows.vertices)
     assert f"accuracy {accuracy:.4f}" in all_scenes.stdout
     problem = f"error: {folder}: has no semantic predictions of {SCENE} (1 of 3)\n"
