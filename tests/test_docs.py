@@ -120,7 +120,6 @@ def test_installation_of_readme_works_as_it_is_shown_without_a_network(tmp_path)
         "PIP_NO_DEPS": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this as "no isolation"
     }
-    environment.pop("VIRTUAL_ENV", None)
     # Without the line that clones; test_demo.py runs the demo.
     _, *lines, demo = find_blocks("README.md", "sh")[1].splitlines()
     lines.append("scannet-prep --version")

@@ -145,9 +145,10 @@ def viewed(whole_dir):
 def test_hidden_classes_are_left_out_of_every_colouring_and_of_the_legend(viewed):
     categories = viewed.colorings["scannet20"].categories
     options = PictureOptions(size=(600, 800))
-    legend = draw_scene(viewed, "scannet20", options)[:, 450:]
-    assert {each.color for each in categories} <= colors_of(legend)
-    assert colors_of(legend[:, -1:]) == {WHITE}  # no name is cut
+    image = draw_scene(viewed, "scannet20", options)
+    assert {each.color for each in categories} <= colors_of(image[:, 450:])
+    # The scene is beside the legend, and no name is cut.
+    assert colors_of(image[:, 445:450]) == colors_of(image[:, -1:]) == {WHITE}
 
     options = replace(options, hidden=tuple(each.name for each in categories))
     assert colors_of(draw_scene(viewed, "scannet20", options)[:, 450:]) == {WHITE}
@@ -162,10 +163,10 @@ def test_triangle_is_left_out_with_each_of_its_corners():
     assert 0.4 < count(draw(scene, hidden=("sofa",)), RED) / count(draw(scene), RED) < 0.6
 
 
-def test_some_of_the_points_are_drawn_larger():
-    points = [[number, number % 2, 0] for number in range(8)]
-    scene = make_viewed(points, [(30 * number, 0, 0) for number in range(8)])
+def test_points_cover_their_surface_also_if_only_some_are_drawn():
+    points = np.mgrid[:15, :15, :1].reshape(3, -1).T / 20
+    scene = make_viewed(points, np.arange(225)[:, np.newaxis] % 4 * [9, 0, 0])
     image = draw(scene, step=4)
 
-    assert colors_of(image) == {WHITE, (0, 0, 0), (120, 0, 0)}
-    assert count(image, 0) > count(draw(scene), 0)
+    assert colors_of(image) == {WHITE, (0, 0, 0)}
+    assert count(image, 0) > 1500

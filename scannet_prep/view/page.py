@@ -148,7 +148,7 @@ def _describe_scene(scene: ViewedScene, size: list[float]) -> str:
     if scene.faces is not None:
         parts.append(f"{len(scene.faces):,} faces")
     sides = " x ".join(f"{side:.1f}" for side in size)
-    return " · ".join([*parts, f"{sides} m"])
+    return " · ".join([*parts, f"{sides}\N{NO-BREAK SPACE}m"])
 
 
 def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:
