@@ -49,7 +49,7 @@ def test_indices_are_shifted_and_other_values_become_lists(tmp_path):
     first = make_sample(3) | {
         "faces": np.array([[0, 1, 2]], np.int32),
         "inverse": np.array([0, -1, 2, 1]),
-        "grid": np.zeros((3, 3), np.int32),
+        "annotated": np.ones(3, bool),
         "axis_alignment": np.eye(4),
         "label_set": "ScanNet20",
         "boxes": np.load(tmp_path / "boxes.npy", mmap_mode="r"),
@@ -62,7 +62,7 @@ def test_indices_are_shifted_and_other_values_become_lists(tmp_path):
         | {
             "faces": np.zeros((0, 3), np.int32),
             "inverse": np.array([1, -1]),
-            "grid": np.ones((2, 3), np.int32),
+            "annotated": np.zeros(2, bool),
             "axis_alignment": 2 * np.eye(4),
             "boxes": np.zeros((1, 6)),
             "scale": 2,
@@ -82,7 +82,8 @@ def test_indices_are_shifted_and_other_values_become_lists(tmp_path):
     }
     assert {key: batch[key].tolist() for key in expected} == expected
     assert batch["faces"].dtype == np.int32
-    assert "grid_offset" not in batch
+    assert batch["annotated"].dtype == bool
+    assert "annotated_offset" not in batch
     assert batch["axis_alignment"][:, 0, 0].tolist() == [1, 2, 1]
     others = {"label_set": "ScanNet20", "scale": [0.5, 2, 0.5], "note": ["a", None, "a"]}
     assert {key: batch[key] for key in others} == others
@@ -108,8 +109,9 @@ SAMPLE = make_sample(4, 7) | {"label_set": "ScanNet20"}
 def test_samples_that_do_not_fit_together_are_refused(second, message):
     with pytest.raises(UsageError, match=message):
         collate([make_sample(4) | {"label_set": "ScanNet20"}, second])
-    with pytest.raises(UsageError, match="'offset' cannot be joined"):
-        collate([SAMPLE | {"offset": np.arange(4)}])
+    for key in ("offset", "batch", "scene_ids"):
+        with pytest.raises(UsageError, match=f"'{key}' cannot be joined"):
+            collate([SAMPLE | {key: np.arange(4)}])
 
 
 # Sending.

@@ -67,8 +67,12 @@ def two_epochs(training_folder):
 def test_batches_are_the_same_with_any_workers(
     stored, workers, start_method, persistent, two_epochs
 ):
-    options = {"multiprocessing_context": start_method, "persistent_workers": persistent}
-    loader = make_loader(stored.place, workers, **options)
+    loader = make_loader(
+        stored.place,
+        workers,
+        multiprocessing_context=start_method,
+        persistent_workers=persistent,
+    )
     # Open the files that the workers open too, or inherit.
     loader.dataset[0]
 
@@ -137,8 +141,13 @@ def wait_for(is_done):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_batches_travel_without_dev_shm_and_loaders_leave_nothing_open(training_folder, persistent):
     def make():
-        options = {"multiprocessing_context": "fork", "persistent_workers": persistent}
-        return make_loader(training_folder, 2, join=collate_torch, **options)
+        return make_loader(
+            training_folder,
+            2,
+            join=collate_torch,
+            multiprocessing_context="fork",
+            persistent_workers=persistent,
+        )
 
     def count_workers():
         return threading.active_count() + len(multiprocessing.active_children())
