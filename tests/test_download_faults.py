@@ -63,7 +63,7 @@ PASSING = {
     "cut in the middle": [Cut(20_000), Cut(10_000), Cut(1)],
     "reset": [Reset(), Reset(10_000)],
     "silence within the body": [Stall(5_000)],
-    "busy": [Status(503, "1"), Status(429, OTHER_DATE), Status(500)],
+    "busy": [Status(503, "1"), Status(429, OTHER_DATE), Status(500, "soon")],
     "early hints": [
         Set(before=b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")
     ],
