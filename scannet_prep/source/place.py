@@ -348,6 +348,10 @@ def read_packed_manifest(archive: Archive) -> Manifest:
 def _read_whole(path: Path) -> NpzReader:
     """Read a file into new, writable memory."""
     with open_file(path, MAX_FILE_BYTES) as file:
-        # NumPy, unlike bytearray, does not fill new memory with zeros first.
-        data = np.fromfile(file, np.uint8).data
-    return NpzReader(data, path)
+        size_bytes = os.fstat(file.fileno()).st_size
+        # NumPy, unlike bytearray, does not fill new memory with zeros first. Its own reader takes a
+        # disk that fails for the end of the file.
+        data = np.empty(size_bytes, np.uint8).data
+        # One call reads a whole file, unless the file becomes shorter meanwhile.
+        read_bytes = file.readinto(data)
+    return NpzReader(data[:read_bytes], path)
