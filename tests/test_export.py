@@ -439,12 +439,12 @@ def test_drawn_points_are_the_same_in_all_arrays_and_for_ever_and_boxes_are_of_a
 
 def export_tiny(folder, files, **options):
     """Export the tiny scene, and return a reader of its files."""
-    scene = tiny.process_tiny(folder / "raw", files, **options)
+    scene = tiny.process_tiny(folder / "raw", files, "room", **options)
     for name in ("scanrefer", "pointcept", "benchmark-gt", "mask3d", "mmdet3d", "pointgroup"):
         export(name, scene, folder)
 
     def read(name):
-        path = folder / name.format("scene0000_00")
+        path = folder / name.format("room")
         if path.suffix == ".pth":
             with path.open("rb") as file:
                 return [array.tolist() for array in [pickle.load(file) for _ in range(4)][3][2:]]
@@ -455,7 +455,8 @@ def export_tiny(folder, files, **options):
     return read
 
 
-PLY_LABELS = {"_vh_clean_2.labels.ply": tiny.Ply(labels=(5, 2, 1, 1, 1, 7)).encode()}
+# An own scene needs no axis alignment.
+PLY_LABELS = {".txt": None, "_vh_clean_2.labels.ply": tiny.Ply(labels=(5, 2, 1, 1, 1, 7)).encode()}
 FROM_PLY = {
     "semantic/{}.txt": [5, 2, 1, 1, 1, 7],
     "instance/{}.txt": [2001, 2001, 1002, 1002, 1002, 0],
