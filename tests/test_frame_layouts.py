@@ -384,9 +384,14 @@ def test_depth_is_not_compared_between_cameras_at_different_places(raw_dir, tmp_
         ("simplerecon --every 2", "needs every: 1, not every: 2"),
         ("monosdf --size 8x6", "needs size: 384x384, not size: 8x6"),
         ("official --label-set nyu40", "label-set: nyu40 is for images of labels"),
+        ("official --with colour", "the layout official has no place for colour"),
+        ("official --size 320", "argument --size: '320' is not a size in pixels, such as 320x240"),
+        ("posed_images", "'posed_images' is not a layout"),
     ],
 )
-def test_options_that_would_break_a_reader_are_refused(raw_dir, tmp_path, words, problem):
+def test_options_that_make_no_sense_or_would_break_a_reader_are_refused(
+    raw_dir, tmp_path, words, problem
+):
     outcome = extract(raw_dir, tmp_path / "out", "--layout", *words.split())
     assert outcome.status == 2
     assert problem in outcome.json["message"]

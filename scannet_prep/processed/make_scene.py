@@ -64,8 +64,7 @@ def find_raw_files(
         MissingFileError: A required file is missing.
         FileError: The scene cannot be used, for example because it exists twice.
     """
-    if scene.problem:
-        raise FileError(scene.directory, scene.problem)
+    scene.check()
     groups_kind = next((kind for kind in _GROUPS_KINDS if kind in scene.files), _GROUPS_KINDS[0])
     used = {release.MESH, release.INFO, release.SEGMENTS, groups_kind}
     if options.labels_from == "ply":

@@ -96,6 +96,15 @@ class RawScene:
         """Return the path of the file of one kind."""
         return self.directory / f"{self.scene_id}{kind.suffix}"
 
+    def check(self) -> None:
+        """Check that the scene can be used.
+
+        Raises:
+            FileError: It cannot, for example because it lies in two folders.
+        """
+        if self.problem:
+            raise FileError(self.directory, self.problem)
+
 
 @dataclass(frozen=True, slots=True)
 class RawListing:

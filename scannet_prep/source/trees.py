@@ -236,8 +236,7 @@ def _check_usable(scene: RawScene) -> None:
     Raises:
         FileError: It has none, or cannot be used, for example because it lies in two folders.
     """
-    if scene.problem:
-        raise FileError(scene.directory, scene.problem)
+    scene.check()
     if not scene.files:
         raise FileError(scene.directory, "holds no file of the release", _HINT_DOWNLOAD)
 

@@ -278,6 +278,7 @@ def count(plan: RunPlan) -> RunPlan:
     findings = [*plan.findings]
     for task in plan.tasks:
         try:
+            task.scene.check()
             with SensorStream(task.scene.path(STREAM)) as stream:
                 listed = plan.context.listed.get(task.scene_id)
                 selected.append(plan.context.options.select(stream.is_tracked, listed))
@@ -312,8 +313,7 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
     """
     if context.base_url:
         _fetch(task, context)
-    if task.scene.problem:
-        raise FileError(task.source, task.scene.problem)
+    task.scene.check()
     if os.path.lexists(task.path) and not (task.path / RECORD_NAME).is_file():
         raise FileError(task.path, "is in the way", "remove or rename it")
     work_path = context.work_dir / os.urandom(8).hex()
