@@ -80,7 +80,6 @@ PASSING = {
     "range without etag": [Cut(20_000), Header("ETag")],
     "no content-range": [Cut(20_000), Header("Content-Range")],
     "content-length of 5,000 digits": [Header("Content-Length", "9" * 5_000)],
-    "content-length of 30 digits": [Header("Content-Length", "9" * 30)],
     "negative content-length": [Header("Content-Length", "-1")],
     "two content-lengths": [Header("Content-Length", "1, 2")],
     "content-length of chunks": [announce_two_lengths],
@@ -129,7 +128,6 @@ def between(first, end, fault):
 
 SCENE = SCENES[0]
 MESH_PATH = scene_url_path(SCENE, MESH)
-MESH_BYTES = KINDS[MESH].typical_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -314,7 +312,7 @@ def test_redirection_to_a_mirror_is_followed_but_not_to_a_dead_one(release_dir, 
 
 
 def test_full_disk_ends_the_run_and_the_next_run_continues(server, tmp_path):
-    with limited(resource.RLIMIT_FSIZE, 30_000), pytest.raises(DiskFullError, match="too large"):
+    with limited(resource.RLIMIT_FSIZE, 30_000), pytest.raises(DiskFullError):
         fetch(server, tmp_path)
     assert read_tree_lock(tmp_path).keys() == finished(tmp_path).keys()
     fetch_whole(server, tmp_path)
@@ -407,7 +405,7 @@ def test_progress_advances_while_a_file_arrives(server, tmp_path):
     bar = Bar()
     server.faults = [at(MESH_PATH, Stall(30_000))]
     assert not fetch(server, tmp_path, [SCENE], types=[MESH], bar=bar).failures
-    assert MESH_BYTES - 30_000 in bar.lefts
+    assert KINDS[MESH].typical_bytes - 30_000 in bar.lefts
     assert bar.left == 0
 
 
@@ -515,8 +513,9 @@ def test_server_that_admits_few_requests_receives_few(small_release, tmp_path):
 
     for number in range(3):
         with ReleaseServer(folder, faults=[reject_early], request_latency_s=0.002) as server:
-            patience = {"_FIRST_PAUSE_S": 0.01}
-            report = fetch(server, tmp_path / f"{number}", scene_ids, jobs=8, patience=patience)
+            report = fetch(
+                server, tmp_path / f"{number}", scene_ids, jobs=8, patience={"_FIRST_PAUSE_S": 0.01}
+            )
             count = sum(1 for request in server.requests() if request.faults)
         assert not report.failures
         if count < 5 * 41:
