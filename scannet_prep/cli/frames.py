@@ -162,8 +162,11 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         for name, value in vars(arguments).items()
         if name in FrameOptions.__slots__ and value is not None
     }
+    # Each replaces the other one in the options of the folder.
     if arguments.at_most:
         options["every"] = 1
+    elif arguments.every:
+        options["at_most"] = None
     if arguments.fetch:
         # While one stream is extracted, the next one is downloaded.
         arguments.jobs = min(max(2, shared.jobs_from(arguments)), _MAX_CONNECTIONS)

@@ -61,7 +61,6 @@ from scannet_prep.release.scenes import Split
 _PNG_LEVEL = 1
 _MILLIMETRES = np.float32(1000)
 _HINT_SIZE = "choose another layout for this scene"
-_HINT_PLACE = f"leave depth and vertices out of --with, or {_HINT_SIZE}"
 
 
 def measure_sources(scene: RawScene, split: Split, options: FrameOptions) -> dict[str, int]:
@@ -173,7 +172,9 @@ def _choose_cameras(
     compares_pixels |= layout.aligns_depth and "depth" in options.contents
     if compares_pixels and not np.array_equal(color.extrinsic, depth.extrinsic):
         problem = "its color camera and its depth camera are not at the same place"
-        raise FileError(stream.path, problem, _HINT_PLACE)
+        raise FileError(
+            stream.path, problem, f"leave depth and vertices out of --with, or {_HINT_SIZE}"
+        )
     if min(color.size) < layout.crop:
         width, height = color.size
         problem = f"has {width} x {height} pixels of color, too few for a square of {layout.crop}"
