@@ -153,8 +153,8 @@ def check_open_files() -> Finding:
     except ImportError:
         return _ok("not limited on Windows")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    text = f"soft limit {soft:,}, hard limit {hard:,} (-1: none)"
-    if 0 <= soft < _LOW_OPEN_FILES:
+    text = f"soft limit {soft:,}, hard limit {hard:,}"
+    if soft < _LOW_OPEN_FILES:
         return _note(f"{text}; few for many workers", "ulimit -n 65536")
     return _ok(text)
 

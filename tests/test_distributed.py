@@ -36,15 +36,8 @@ def run_torchrun(out_dir, *names):
     # torchrun sets it to this value itself, but with a warning.
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in names:
-        run.main(
-            [
-                "--standalone",
-                "--nproc_per_node=2",
-                "--start-method=fork",
-                "--run-path",
-                str(out_dir / name),
-            ]
-        )
+        words = f"--standalone --nproc_per_node=2 --start-method=fork --run-path {name}"
+        run.main(words.split())
 
 
 pytestmark = pytest.mark.extra("torch")

@@ -42,6 +42,7 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
         "HTTP_PROXY": "http://me:se@cret@127.0.0.1:9/",
         "https_proxy": "me:sec/cret@proxy",
         "NCCL_DEBUG": "INFO",
+        "SLURM_CPUS_PER_TASK": "1",
     }
     place = whole_dir / "processed"
 
@@ -57,7 +58,7 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
     assert as_json.json["exit_status"] == 3
     assert checks["scenes"]["message"] == f"{place}: 3 scenes (processed)"
     assert f"python {sys.version.split()[0]}, numpy " in checks["versions"]["message"]
-    assert f"of {os.cpu_count()} may be used" in checks["cores"]["message"]
+    assert f"1 of {os.cpu_count()} may be used" in checks["cores"]["message"]
     assert "locks work" in checks["folder"]["message"]
     assert {"HTTP_PROXY", "NCCL_DEBUG=INFO", "https_proxy"} <= set(
         checks["environment"]["message"].removeprefix("set: ").split(", ")
@@ -75,6 +76,7 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
     )
     assert "  to do: export SCANNET_PREP_BASE_URL=https://HOST/scannet/" in as_text.stdout
     assert "problems, in " in lines[-1]
+    assert as_text.stderr == ""
     for output in (as_json, as_text):
         assert "cret" not in output.stdout + output.stderr
     assert f"folder: {tmp_path}: " in empty.stdout
@@ -180,11 +182,10 @@ def test_low_limits_and_full_and_read_only_file_systems_are_reported(tmp_path):
         prefix += " --user --map-root-user"
     if os.system(f"{prefix} true"):
         pytest.skip("this machine has no mount namespaces (unshare --mount)")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "closed").mkdir()
     setup = (
-        "mount -t tmpfs -o size=64m none /dev/shm && mount -t tmpfs -o size=1m none full && "
-        'mount -t tmpfs -o ro none closed && exec "$@"'
+        "mkdir full closed && mount -t tmpfs -o size=64m none /dev/shm && "
+        "mount -t tmpfs -o size=1m none full && mount -t tmpfs -o ro none closed && "
+        'exec "$@"'
     )
     done = succeed(
         *prefix.split(),
