@@ -109,11 +109,11 @@ def test_wrong_usage_exits_with_2_and_a_hint(words, problem, hint, tmp_path):
 def test_json_of_failed_command_is_one_object(words, status, error, tmp_path):
     outcome = run_main(*words.split(), "--json", "~nowhere.tar.zst", cwd=tmp_path)
 
-    assert outcome.status == status
-    assert outcome.json["exit_status"] == status
-    assert outcome.json["error"] == error
-    assert outcome.json["message"] in outcome.stderr
-    assert outcome.json["path"] in outcome.stderr
+    value = outcome.json
+    assert outcome.status == value["exit_status"] == status
+    assert value["error"] == error
+    assert value["message"] in outcome.stderr
+    assert value["path"] in outcome.stderr
 
 
 def test_findings_of_outcome_are_listed_with_each_hint_once_and_make_the_status(capsys):

@@ -19,9 +19,7 @@ if os.geteuid() != 0:
 
 
 def has_process_namespaces():
-    if shutil.which("unshare") is None:
-        return False
-    return run_words(*NAMESPACE, "sh", "-c", "echo $$").stdout == "1\n"
+    return shutil.which("unshare") and run_words(*NAMESPACE, "sh", "-c", "echo $$").stdout == "1\n"
 
 
 def children_of(pid):

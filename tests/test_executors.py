@@ -23,7 +23,6 @@ from scannet_prep.base import workers
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import OutputError
 from scannet_prep.processed.manifest import read_manifest
-from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import export, process, scene_run
 from scannet_prep.synthetic import write_release
 
@@ -41,7 +40,7 @@ def raw(tmp_path_factory):
 def expected(raw):
     """The folder that worker processes make, with an export beside it."""
     folder = raw.parent / "expected"
-    process.run(process.plan(raw, folder, ProcessOptions()))
+    process.run(process.plan(raw, folder))
     export.run(export.plan(folder, raw.parent / "octformer", "octformer"))
     return folder
 
@@ -78,7 +77,7 @@ def check_export(folder, raw):
 def test_executor_makes_the_bytes_of_worker_processes(raw, expected, tmp_path, make_executor):
     out_dir = tmp_path / "out"
     with make_executor(2) as executor:
-        report = process.run(process.plan(raw, out_dir, ProcessOptions()), executor=executor)
+        report = process.run(process.plan(raw, out_dir), executor=executor)
         plan = export.plan(out_dir, tmp_path / "octformer", "octformer")
         exported = export.run(plan, executor=executor)
 
@@ -88,13 +87,13 @@ def test_executor_makes_the_bytes_of_worker_processes(raw, expected, tmp_path, m
 
 
 def test_run_on_an_executor_that_breaks_is_continued_by_the_next(raw, expected, tmp_path):
-    plan = process.plan(raw, tmp_path, ProcessOptions())
+    plan = process.plan(raw, tmp_path)
     with ProcessPoolExecutor(1) as executor:
         kill = After(2, lambda: os.kill(next(iter(executor._processes)), signal.SIGKILL))
         with pytest.raises(RuntimeError, match="process pool"):
             process.run(plan, executor=executor, progress=kill)
     refused = run_main("verify", tmp_path)
-    report = process.run(process.plan(raw, tmp_path, ProcessOptions()))
+    report = process.run(process.plan(raw, tmp_path))
 
     assert refused.status == 1
     assert len(report.kept) >= 2
@@ -110,14 +109,14 @@ def test_task_that_outlives_its_run_changes_nothing(raw, expected, tmp_path):
             raise ConnectionError("no such host")
 
     with pytest.raises(ConnectionError):
-        process.run(process.plan(raw, tmp_path, ProcessOptions()), executor=Late())
-    process.run(process.plan(raw, tmp_path, ProcessOptions()))
+        process.run(process.plan(raw, tmp_path), executor=Late())
+    process.run(process.plan(raw, tmp_path))
     paths = [*tmp_path.rglob("scene*.npz")]
     times = [path.stat().st_mtime_ns for path in paths]
     late[0]()
 
     assert times == [path.stat().st_mtime_ns for path in paths]
-    process.run(process.plan(raw, tmp_path, ProcessOptions()))
+    process.run(process.plan(raw, tmp_path))
     assert digests(tmp_path) == digests(expected)
 
 

@@ -6,7 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from commands import SCENES, TEST, TRAIN, VAL, digests, edit_json, raw_file, run_main
+from commands import SCENES, TEST, TRAIN, VAL, digests, edit_json, raw_file, run_main, write_tree
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.base.files import Fingerprint
@@ -239,6 +239,7 @@ def test_scene_that_lies_twice_keeps_its_file_and_is_listed_until_it_lies_once(r
     again = process(raw_dir, out_dir, "--scenes", f"@{list_path}")
     assert again.status == 0
     assert again.json["kept"] == [VAL]
+    assert again.json["notes"] == []
     assert not list_path.exists()
     assert digests(out_dir) == before
 
@@ -262,7 +263,7 @@ def test_scenes_that_fail_lose_their_old_files_and_are_remembered_until_they_are
     assert "a link that leads nowhere" in messages[0][1]
     assert f"({len(whole) - 500:,} bytes): " in messages[1][1]
     assert [*manifest.failures] == ["scene0002_00", VAL]
-    assert [*manifest.scenes] == [TRAIN, TEST]
+    assert [*manifest.scenes, *manifest.unfinished] == [TRAIN, TEST]
     assert not (out_dir / f"val/{VAL}.npz").exists(), "its raw file was whole then"
     # A run for other scenes remembers the failures.
     assert process(raw_dir, out_dir, "--scenes", TRAIN).status == 0
@@ -308,10 +309,14 @@ def test_scene_folder_without_permission_fails_one_scene(raw_dir, out_dir, name,
 def test_failure_with_undecodable_path_is_recorded_in_manifest(raw_dir, tmp_path):
     raw_dir = raw_dir.rename(tmp_path / os.fsdecode(b"raw\xe9"))
     raw_file(raw_dir, MESH).write_bytes(b"ply\n")
+    # It fails, too, but there is no scene to make again.
+    write_tree(raw_dir, {f"scans/scene00_00/scene00_00{MESH}": b""})
 
     assert process(raw_dir, tmp_path / "out").status == 3
 
-    assert "udce9" in str(read_manifest(tmp_path / "out").failures[TRAIN])
+    failures = read_manifest(tmp_path / "out").failures
+    assert failures.keys() == {TRAIN}
+    assert "udce9" in str(failures)
 
 
 def test_scenes_without_data_that_all_have_fail(raw_dir, tmp_path):
@@ -365,7 +370,7 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
     out_dir = tmp_path / "new"
     write_release(raw_dir, [UNLISTED], vertices=600)
 
-    without = process(raw_dir, out_dir, "--scenes", UNLISTED)
+    without = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", "train", "val")
 
     assert without.status == 3
     assert f"{UNLISTED}: is in none of the official split lists" in without.stderr
