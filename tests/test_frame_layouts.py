@@ -274,8 +274,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize(("layout", "read", "count"), PROGRAMS)
 def test_program_sees_known_points_where_images_show_them(raw_dir, tmp_path, layout, read, count):
-    outcome = extract(raw_dir, tmp_path, "--layout", *layout.split())
-    assert outcome.status == 0, outcome.stderr
+    succeed("frames", raw_dir, "-o", tmp_path, "--layout", *layout.split())
 
     views = [*read(tmp_path)]
     assert len(views) == count
@@ -302,8 +301,7 @@ def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, 
     stream.parent.mkdir(parents=True)
     stream.write_bytes(data)
     out_dir = tmp_path / "out"
-    outcome = extract(tmp_path / "raw", out_dir, "--layout", "monosdf", "--every", "1")
-    assert outcome.status == 0, outcome.stderr
+    succeed("frames", tmp_path / "raw", "-o", out_dir, "--layout", "monosdf", "--every", "1")
 
     cameras = np.load(out_dir / TRAIN / "cameras.npz")
     for position, number in enumerate((0, 1, 2, 4, 5)):

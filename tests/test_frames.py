@@ -361,7 +361,7 @@ def test_scenes_without_stream_are_left_out_and_named(raw_dir, out_dir):
     assert extract(raw_dir, out_dir, *words).json["made"] == ["scene0900_00"]
     assert "scene0900_00" in extract(raw_dir, out_dir).json["kept"]
     raw_file(raw_dir, SENS).parent.rename(raw_dir / "scans_test" / TRAIN)
-    dry = extract(raw_dir, out_dir, "--force", "--dry-run", "--scenes", TRAIN)
+    dry = extract(raw_dir, out_dir, "--force", "--dry-run")
     assert dry.json["failures"][0]["message"].endswith(" scene, but lies among test scenes")
     path.rename(path.with_suffix(".SENS"))
     (failure,) = extract(raw_dir, out_dir).json["failures"]
