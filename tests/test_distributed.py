@@ -85,11 +85,9 @@ def scenes_by_step(out_dir):
 
 
 def test_ranks_do_every_scene_once_an_epoch_and_resume_exactly_after_a_kill(
-    training_folder, tmp_path
+    training_folder, tmp_path_factory
 ):
-    whole_dir, killed_dir = tmp_path / "whole", tmp_path / "killed"
-    whole_dir.mkdir()
-    killed_dir.mkdir()
+    whole_dir, killed_dir = map(tmp_path_factory.mktemp, ("whole", "killed"))
     assert run_ranks(train, whole_dir, training_folder) == [0, 0], read_output(whole_dir)
     assert -signal.SIGKILL in run_ranks(train, killed_dir, training_folder, (1, 2))
     before = scenes_by_step(killed_dir)
