@@ -390,7 +390,7 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
         (["RAW", "--scenes", "scene0900_00"], 2, "has no scene scene0900_00"),
         (["RAW", "--scenes", "list.txt"], 2, "write @FILE for a file"),
         (["RAW/scans_test", "--splits", "val"], 2, "has no scenes of val"),
-        (["RAW", "-o", "RAW"], 2, "the raw tree, expected a folder for processed"),
+        (["RAW", "-o", "RAW/scans/.."], 2, "the raw tree, expected a folder for processed"),
         (["RAW", "-o", "list.txt"], 2, "list.txt: is a file, an export or the raw tree"),
         (["RAW", "-o", ""], 2, "'' is empty, expected a path"),
         ([], 1, "error: data/ScanNet: no such folder\nhint: "),
