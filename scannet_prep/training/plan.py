@@ -61,10 +61,14 @@ def pack(lengths: Integers, max_points: int, world_size: int) -> Plan:
     batches = [batch for batch in batches if batch]
 
     # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks.
-    # But no batch may be empty.
     roomy_count = int(filled.sum() / max_points / _MAX_FILL)
     step_count = math.ceil(max(len(batches), roomy_count) / world_size)
-    count = min(step_count * world_size, len(lengths))
+    count = step_count * world_size
+    # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
+    # number of batches that are needed, every scene becomes a batch.
+    count = min(count, len(lengths) // world_size * world_size)
+    if count < len(batches):
+        count = len(lengths)
 
     # Split the batch of most scenes into two parts of similar size, until there are enough.
     while len(batches) < count:
