@@ -230,8 +230,8 @@ def test_scenes_that_are_repeated_are_others_in_each_epoch():
         assert sorted(counts.values()) == [1, 1, 2, 2, 2]
         repeated |= {scene for scene, count in counts.items() if count > 1}
     assert repeated == {0, 1, 2, 3, 4}
-    # Of 19 scenes, two fit together, which makes 18 batches: none is repeated on two ranks.
-    assert len(make_samplers([100] * 17 + [50] * 2, 2, max_points=100)[0]) == 9
+    # Two of 67 scenes fit together, which makes 66 batches: none is repeated on two ranks.
+    assert len(make_samplers([100] * 65 + [50] * 2, 2, max_points=100)[0]) == 33
 
 
 @pytest.mark.parametrize(
