@@ -142,8 +142,12 @@ class Console(Progress):
     @contextmanager
     def work(self, title: str, total: int, unit: str) -> Iterator[None]:
         """Show the progress of a piece of work. On a terminal, the last state of the bar stays."""
+        from threading import RLock
+
         from tqdm import tqdm
 
+        # Its own lock is one of several processes. With Python 3.14, Ctrl-C leaves a warning of it.
+        tqdm.set_lock(RLock())
         options: dict[str, Any] = {"dynamic_ncols": True}
         if not sys.stderr.isatty():
             # A line at most every 30 s, with numbers only (ncols=0) instead of a bar. tqdm writes

@@ -108,7 +108,7 @@ class SemanticScores:
         of_classes = self.confusion[:, :-1]
         predicted = of_classes.sum(axis=0)
         agreeing = self.confusion.trace()
-        total = max(1, truth.sum())
+        total = truth.sum() or 1
         by_chance = truth @ predicted / total
         return agreeing, agreeing - by_chance
 

@@ -175,7 +175,7 @@ class IdCounts:
         margin = _MIN_GAIN * total
         best = self._declared
         # The fewer predictions there are, the larger is the share that may agree by chance.
-        least = found + total / (self._counts.sum() + 1) ** 0.5
+        least = found + int(total / (self._counts.sum() + 1) ** 0.5)
         highest = (least, True)
         for numbering, scores in self._readings:
             agreeing, more = scores.compare_with_chance()
