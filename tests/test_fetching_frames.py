@@ -133,11 +133,10 @@ def test_outage_ends_the_run_at_its_start_and_is_waited_for_later(
         assert "no file was served" in outcome.json["message"]
         assert tuple(find_scenes(tmp_path / "out")) == scenes
 
-    back = threading.Timer(2, down.clear)
-    server.faults = down
-    back.start()
+    # Then nothing is there any more, for a while.
+    server.faults = [at(None, then=Status(404))]
+    threading.Timer(2, server.faults.clear).start()
     outcome = fetch(*words)
-    back.join()
     assert (outcome.status, outcome.json["made"]) == (0, [VAL, TEST]), outcome.stderr
 
 

@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -331,7 +332,7 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
 def _fetch(task: SceneTask, context: FramesContext) -> None:
     """Fetch the files of a scene.
 
-    Its metadata come first: they show that the server is up if it does not send the stream.
+    Its metadata come first: they show that the server is up if it does not send the first stream.
 
     Raises:
         TransferError: The server does not send one of them.
@@ -340,14 +341,14 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
     """
     from scannet_prep.stages import download
 
-    files = download.plan(
-        task.source.parents[1],
-        [kind.suffix for kind in (INFO, *context.options.find_sources(task.split))],
-        selection=Selection(scene_ids=(task.scene_id,)),
-        base_url=context.base_url,
-    )
-    is_known = bool(find_scenes(context.work_dir.parent))
-    report = download.run(files, jobs=1, accepts_terms=True, is_known=is_known)
+    find = partial(download.plan, task.source.parents[1], base_url=context.base_url)
+    kinds = (INFO, *context.options.find_sources(task.split))
+    types = [kind.suffix for kind in kinds]
+    files = find(types, selection=Selection(scene_ids=(task.scene_id,)))
+    # They show whether the server is up if it sends nothing of this scene.
+    made = official_splits().keys() & find_scenes(context.work_dir.parent)
+    known = find([STREAM.suffix], selection=Selection(scene_ids=(*made,))).files if made else ()
+    report = download.run(files, jobs=1, accepts_terms=True, known=known)
     for failure in report.failures:
         # A mirror may lack the metadata.
         if not failure.subject.endswith(INFO.suffix):

@@ -11,6 +11,7 @@ fetch      decide which file is requested when, and which one is given up
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 
 from scannet_prep.base.files import check_space, run_lock, write_atomically, write_if_changed
@@ -20,7 +21,7 @@ from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TERMS_URL
 from scannet_prep.release.scenes import Split
 from scannet_prep.stages.download.fetch import DownloadReport, Fetcher
-from scannet_prep.stages.download.plan import DownloadPlan, plan
+from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile, plan
 from scannet_prep.stages.scene_run import write_failed_list
 
 __all__ = [
@@ -49,7 +50,7 @@ def run(
     is_insecure: bool = False,
     progress: Progress = Progress(),
     accepts_terms: bool = False,
-    is_known: bool = False,
+    known: Sequence[RemoteFile] = (),
 ) -> DownloadReport:
     """Fetch the files of a plan.
 
@@ -62,8 +63,8 @@ def run(
         is_insecure: Whether any certificate of the server is accepted.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
         accepts_terms: Whether the terms of use are accepted, if the folder has no record of it.
-        is_known: Whether the server has served other files before, so that hours without an answer
-            are an outage, also at the start.
+        known: Files that the server has served before: if it sends none of these, hours without an
+            answer are an outage, also at the start.
 
     Raises:
         UsageError: The terms of use have not been accepted.
@@ -85,7 +86,7 @@ def run(
     with run_lock(data_dir), progress.work("download", total_bytes, "B"):
         report = DownloadReport(plan, read_tree_lock(data_dir))
         try:
-            Fetcher(report, progress, is_insecure=is_insecure, is_known=is_known).run(jobs)
+            Fetcher(report, progress, is_insecure=is_insecure, known=known).run(jobs)
         finally:
             _record(report)
     return report

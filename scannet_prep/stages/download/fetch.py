@@ -23,6 +23,7 @@ import random
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class Fetcher:
         report: Receives the results.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
         is_insecure: Whether any certificate of the server is accepted.
-        is_known: Whether the server has served other files before.
+        known: Files that the server has served before, if they are not in the report.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Fetcher:
         progress: Progress,
         *,
         is_insecure: bool,
-        is_known: bool,
+        known: Sequence[RemoteFile],
     ) -> None:
         self._report = report
         self._progress = progress
@@ -139,7 +140,8 @@ class Fetcher:
         self._resume_s = 0.0
         # The run ends if nothing is served until then; infinity while the server is up.
         self._deadline_s = math.inf
-        self._patience_s = _OUTAGE_S if is_known else _FIRST_ANSWER_S
+        self._known = known
+        self._patience_s = _OUTAGE_S if known else _FIRST_ANSWER_S
         # How many connections may be used.
         self._width = _MAX_SUSPECTS
         # Typical sizes of the files that are fetched, kept or given up.
@@ -305,7 +307,7 @@ class Fetcher:
             OutageError: It has served nothing for too long.
             TransferError: It refuses even the first files.
         """
-        served = self._report.fetched or self._report.kept
+        served = self._report.fetched or self._report.kept or self._known
         # Any of them: the server may have removed some since.
         if served and self._is_up(random.choice(served)):  # noqa: S311
             self._note_success()
@@ -329,12 +331,12 @@ class Fetcher:
 
     def _is_up(self, file: RemoteFile) -> bool:
         """Whether the server still sends a file that it has sent before."""
-        recorded = self._report.locked[file.local_path]
+        recorded = self._report.locked.get(file.local_path)
         try:
             with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
                 answer.check()
-                is_whole = answer.size_bytes in (None, recorded.size_bytes)
-                return is_whole and any(answer.pieces())
+                is_other = recorded and answer.size_bytes not in (None, recorded.size_bytes)
+                return any(answer.pieces()) and not is_other
         except RequestError as error:
             self._obey(error)
             return False
