@@ -86,6 +86,7 @@ def test_request_for_another_host_is_refused(get):
         status, content, _ = get("/", host=host)
         assert status == 421, host
         assert VAL.encode() not in content
+        assert get("/", "HEAD", host=host)[0] == 421
     for host in ("127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8808", "127.0.0.1:9"):
         assert get("/", host=host)[0] == 200, host
 

@@ -63,8 +63,8 @@ def run(
         is_insecure: Whether any certificate of the server is accepted.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
         accepts_terms: Whether the terms of use are accepted, if the folder has no record of it.
-        known: Files that the server has served before: if it sends none of these, hours without an
-            answer are an outage, also at the start.
+        known: Files that the server has served before. While it sends none of them, it counts as
+            down, also at the start.
 
     Raises:
         UsageError: The terms of use have not been accepted.

@@ -52,7 +52,8 @@ _MAX_PAUSES = 20
 _PROOF_BYTES = 16 << 10
 # After this many failures without a success, the server may be down, or refuse everything.
 _MAX_SUSPECTS = 5
-# If no file has ever been served, and one is still refused after so many pauses, the run ends.
+# If no file has been served in a run, and one is still refused after so many pauses, the run ends;
+# if the server is known, after the time in which it first has to answer.
 _MAX_REFUSALS = 3
 # How often the bytes that have arrived are counted.
 _PROGRESS_INTERVAL_S = 0.1
@@ -115,7 +116,7 @@ class Fetcher:
         report: Receives the results.
         progress: Receives bytes, counted by the typical sizes of files, and messages.
         is_insecure: Whether any certificate of the server is accepted.
-        known: Files that the server has served before, if they are not in the report.
+        known: Further files that the server has served before.
     """
 
     def __init__(
@@ -305,24 +306,29 @@ class Fetcher:
 
         Raises:
             OutageError: It has served nothing for too long.
-            TransferError: It refuses even the first files.
+            TransferError: It has never served anything, and refuses the first files.
         """
-        served = self._report.fetched or self._report.kept or self._known
+        served = self._report.fetched or self._report.kept
+        known = served or self._known
         # Any of them: the server may have removed some since.
-        if served and self._is_up(random.choice(served)):  # noqa: S311
+        if known and self._is_up(random.choice(known)):  # noqa: S311
             self._note_success()
             return
         task, error = self._suspects.popitem()
         self._waiting.extend([*self._suspects, task])
         self._suspects.clear()
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
+        patience_s = self._patience_s
+        if is_refused and not served:
+            # The address may be wrong.
+            patience_s = _FIRST_ANSWER_S if known else 0
         now_s = time.monotonic()
-        self._deadline_s = min(self._deadline_s, now_s + self._patience_s)
-        if now_s > self._deadline_s or (is_refused and not served):
+        self._deadline_s = min(self._deadline_s, now_s + patience_s)
+        if now_s >= self._deadline_s:
             base_url = hide_secrets(self._report.plan.base_url)
             name = task.file.local_path
             problem = f"{base_url}: no file was served; {name}: {error.message}"
-            ending = TransferError if is_refused else OutageError
+            ending = TransferError if is_refused and not known else OutageError
             raise ending(problem, error.hint or _HINT_CONTINUE)
         self._width = max(1, self._width // 2)
         self._pauses = min(self._pauses + 1, _MAX_PAUSES)
