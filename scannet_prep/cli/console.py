@@ -146,7 +146,7 @@ class Console(Progress):
 
         from tqdm import tqdm
 
-        # Its own lock is one of several processes. With Python 3.14, Ctrl-C leaves a warning of it.
+        # Several processes could share its own lock, about which Python 3.14 warns after Ctrl-C.
         tqdm.set_lock(RLock())
         options: dict[str, Any] = {"dynamic_ncols": True}
         if not sys.stderr.isatty():
