@@ -17,7 +17,6 @@ from scannet_prep.release.label_map import (
     read_label_map,
 )
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, parse_label_set
-from scannet_prep.release.scenes import Split, official_scenes, official_splits
 
 # Digests of the official tables: the label map and the lists of splits as served by ScanNet's
 # server, the classes and colours as in its repository.
@@ -171,24 +170,3 @@ def test_only_changed_and_missing_rows_of_the_release_are_differences():
     assert describe_differences(LabelMap("map.tsv", rows)) == (
         "differs from the label map of the release: floor, stick"
     )
-
-
-@pytest.mark.parametrize(
-    ("split", "count", "first"),
-    [
-        (Split.TRAIN, 1201, "scene0191_00"),
-        (Split.VAL, 312, "scene0568_00"),
-        (Split.TEST, 100, "scene0707_00"),
-    ],
-)
-def test_official_list_has_the_scenes_of_its_split_in_its_order(split, count, first):
-    scenes = official_scenes(split)
-    assert len(scenes) == count
-    assert scenes[0] == first
-    assert official_scenes(str(split)) == scenes
-    assert {official_splits().get(scene) for scene in scenes} == {split}
-
-
-def test_unknown_split_is_an_error():
-    with pytest.raises(UsageError, match="'training' is not a split"):
-        official_scenes("training")

@@ -4,7 +4,6 @@ Only counts of the scene are written here.
 """
 
 import json
-import shutil
 
 import numpy as np
 import oracles
@@ -13,11 +12,10 @@ from commands import REAL_DIR
 from oracles import find_problems
 
 from scannet_prep import read_processed
-from scannet_prep.base.ply import encode_ply
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.tree import list_raw
-from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.release.files import AGGREGATION, MESH, SEGMENTS
 from scannet_prep.stages.process import plan, run
 from scannet_prep.superpoints import segment_mesh
 
@@ -29,24 +27,6 @@ pytestmark = pytest.mark.extra("real data")
 
 def read(kind):
     return read_raw_file(kind, list_raw(REAL_DIR).scenes[SCENE_ID].path(kind))
-
-
-def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path):
-    run(plan(REAL_DIR, tmp_path / "before", ProcessOptions()))
-    scannet_ids = read_processed(tmp_path / f"before/train/{SCENE_ID}.npz").scannet_ids
-    shutil.copytree(REAL_DIR / "scans" / SCENE_ID, tmp_path / "raw/scans" / SCENE_ID)
-    raw = list_raw(tmp_path / "raw").scenes[SCENE_ID]
-    mesh = read(MESH)
-    # Only the ids that could be nyu40 ids.
-    v1_labels = np.where(scannet_ids > 40, 0, scannet_ids)
-    ply = b"".join(encode_ply("v1", mesh.positions, mesh.colors, mesh.faces, label=v1_labels))
-    raw.path(LABELS_MESH).write_bytes(ply)
-
-    report = run(plan(tmp_path / "raw", tmp_path / "out", ProcessOptions(labels_from="ply")))
-
-    (failure,) = report.failures
-    assert "the groups contradict 44,010 of 81,369 labels" in failure.message
-    assert "ScanNet v1" in failure.message
 
 
 def test_computed_segments_of_real_mesh_are_those_of_the_oracle():

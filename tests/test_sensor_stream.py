@@ -165,22 +165,6 @@ def test_complete_streams_are_accepted(path):
         check(path, data)
 
 
-def test_any_bit_flip_that_changes_a_depth_image_is_found(path):
-    whole = make_stream()
-    offset = HEAD_BYTES + 2 * FRAME_BYTES + 96 + len(JPEG)
-    found_count = 0
-    for index in range(8 * len(DEPTH)):
-        data = bytearray(whole)
-        data[offset + index // 8] ^= 1 << index % 8
-        try:
-            check(path, data)
-        except FileError:
-            found_count += 1
-        else:  # a few bits pad the last byte
-            assert zlib.decompress(data[offset : offset + len(DEPTH)]) == zlib.decompress(DEPTH)
-    assert found_count > 0.9 * 8 * len(DEPTH)
-
-
 NAN = float("nan")
 COLORS = [
     (JPEG[2:], "does not begin"),
