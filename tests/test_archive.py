@@ -11,8 +11,6 @@ import tarfile
 import pytest
 import zstandard
 from commands import (
-    PAGES,
-    PYTHON,
     TRAIN,
     TREE,
     VAL,
@@ -21,7 +19,6 @@ from commands import (
     pack_tree,
     read_tree,
     run_main,
-    run_words,
     span,
     unpack_file,
     unpack_pipe,
@@ -115,15 +112,6 @@ def test_frames_are_in_the_order_of_the_page_and_python_opens_them(packed):
     others = ["empty", "scannetv2-labels.combined.tsv"]
     scenes = sorted(TREE.keys() - {*others}, key=os.path.basename)
     assert names == [".scannet-prep/index.json", *others, *scenes]
-
-
-def test_reader_on_the_page_finds_a_scene_without_this_program(packed_dir, tmp_path):
-    (code,) = re.findall(r"```python\n(import io\n.*?)```", PAGES["docs/archive.md"], re.DOTALL)
-    assert "scannet_prep" not in code
-    (tmp_path / "data").mkdir()
-    os.link(packed_dir / "processed.tar.zst", tmp_path / "data/scannet.tar.zst")
-    outcome = run_words(PYTHON, "-c", code.replace("scene0191_00", TRAIN), cwd=tmp_path)
-    assert outcome.stdout == f"train/{TRAIN}.npz (600, 3)\n", outcome.stderr
 
 
 def by_index(data):

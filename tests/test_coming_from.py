@@ -86,17 +86,3 @@ def test_commands_of_program_run_in_the_order_shown(program, release, tmp_path):
     for words, outcome in outcomes.items():
         assert outcome.status == 0, (words, outcome.stderr)
     assert any("--format" in words for words in outcomes)
-
-
-def test_forced_export_leaves_the_tasks_of_pointcept_unchanged(release, tmp_path):
-    folder = shutil.copytree(release, tmp_path / "here")
-    words = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
-    succeed(*words, cwd=folder)
-    assert not (folder / "out/tasks").exists()
-    path = folder / "out/tasks/scenes/1.txt"
-    path.parent.mkdir(parents=True)
-    path.write_text(TRAIN)
-
-    succeed(*words, "--force", cwd=folder)
-
-    assert path.read_text() == TRAIN

@@ -219,14 +219,6 @@ def test_recorded_file_is_replaced_only_by_the_recorded_one(server, tmp_path):
     assert fetched(tmp_path) == before
 
 
-def test_damaged_lock_is_refused(tmp_path):
-    (tmp_path / "scannet.lock").write_text("<<<<<<< ours\n")
-    outcome = run_main(*words(BASE_URL, tmp_path, "--json"))
-    assert outcome.status == 1
-    assert "line 1 reads '<<<<<<< ours'" in outcome.json["message"]
-    assert [path.name for path in tmp_path.iterdir()] == ["scannet.lock"]
-
-
 SIGNING = (TERMS_URL, "institution", "scannet@googlegroups.com", "within a week", "docs/access.md")
 QUESTION = "[y/N]"
 

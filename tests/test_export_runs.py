@@ -23,6 +23,7 @@ def test_later_runs_make_what_is_missing_changed_or_processed_again(raw_dir, out
     def run(*words):
         return export(out_dir, made, "pointcept", *words)
 
+    (made / "mine").touch()
     whole = digests(made)
     (made / f"train/{TRAIN}/coord.npy").unlink()
     patch(made / f"val/{VAL}/color.npy", -1, b"more")
@@ -33,6 +34,7 @@ def test_later_runs_make_what_is_missing_changed_or_processed_again(raw_dir, out
     patch(made / f"val/{VAL}/color.npy", -1, b"m")
     assert run("--force").json["made"] == [TRAIN, VAL, TEST]
     assert digests(made) == whole
+    (made / "mine").unlink()
 
     write_release(raw_dir, [VAL], vertices=650, seed=3)
     succeed("process", raw_dir, "-o", out_dir)
