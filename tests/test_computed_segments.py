@@ -14,27 +14,17 @@ from scannet_prep.processed.make_scene import compute_segments
 from scannet_prep.raw.mesh import Mesh
 from scannet_prep.release.files import MESH, SEGMENTS
 from scannet_prep.superpoints import segment_mesh
-from scannet_prep.synthetic import write_release
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory):
-    path = tmp_path_factory.mktemp("raw") / "ScanNet"
-    write_release(path, [TRAIN, VAL, TEST], vertices=700)
-    return path
-
-
-@pytest.fixture(scope="module")
-def plain(raw, tmp_path_factory):
-    path = tmp_path_factory.mktemp("plain") / "processed"
-    succeed("process", raw, "-o", path, "--align-axis")
-    return path
+def raw(whole_dir):
+    return whole_dir / "raw"
 
 
 @pytest.fixture(scope="module")
 def computed(raw, tmp_path_factory):
     path = tmp_path_factory.mktemp("computed") / "processed"
-    succeed("process", raw, "-o", path, "--align-axis", "--compute-segments")
+    succeed("process", raw, "-o", path, "--compute-segments")
     return path
 
 
@@ -42,7 +32,8 @@ def read_test_scene(folder):
     return read_processed(folder / f"test/{TEST}.npz")
 
 
-def test_only_scenes_without_segments_get_those_of_their_mesh_and_a_mark(raw, plain, computed):
+def test_only_scenes_without_segments_get_those_of_their_mesh_and_a_mark(raw, computed):
+    plain = raw.with_name("processed")
     mesh = read_mesh(raw)
     scene = read_test_scene(computed)
     meta = json.loads(scene.arrays()["meta"].item())
@@ -52,7 +43,7 @@ def test_only_scenes_without_segments_get_those_of_their_mesh_and_a_mark(raw, pl
     np.testing.assert_array_equal(scene.segments, segment_mesh(*mesh))
     np.testing.assert_array_equal(sample["segments"], scene.segments)
     assert sample["segments"].dtype == np.int32
-    assert (meta["segments_source"], meta["aligned"]) == ("computed", True)
+    assert meta["segments_source"] == "computed"
     assert scene.meta.options.flags.endswith(" --compute-segments")
     stored = read_test_scene(plain).arrays()["meta"].item()
     assert "compute" not in stored
@@ -129,7 +120,7 @@ def test_mesh_whose_faces_repeat_their_vertices_has_the_segments_of_its_surface(
     firsts = np.unique(numbers, return_index=True)[1]
     assert numbers[sorted(firsts)].tolist() == [*range(len(firsts))]
     # Strips of 12 vertices. A tenth of the vertices may be a segment.
-    starts = np.arange(696).reshape(58, 12)[:, :10].reshape(580, 1)
+    starts = np.arange(600).reshape(50, 12)[:, :10].reshape(500, 1)
     for triangles in (np.empty((0, 3), np.int32), faces[:100], starts + np.arange(3)):
-        with pytest.raises(ContentError, match=f"its {len(triangles)} faces join few of its 700"):
+        with pytest.raises(ContentError, match=f"its {len(triangles)} faces join few of its 600"):
             compute(positions, triangles)
