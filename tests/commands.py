@@ -116,6 +116,14 @@ def succeed(*words, run=run_main, **options):
     return outcome
 
 
+def fail(status, problem, *words, run=run_main, **options):
+    """Run a command, or by `run` another program, which must fail with this status and message."""
+    outcome = run(*words, **options)
+    assert outcome.status == status, (words, outcome)
+    assert problem in outcome.stderr, outcome.stderr
+    return outcome
+
+
 def make_processed(folder, scene_ids, *words, **options):
     """Make synthetic scenes in `raw` of a folder, and process them into `processed`.
 

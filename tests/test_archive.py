@@ -14,6 +14,7 @@ from commands import (
     TRAIN,
     TREE,
     VAL,
+    fail,
     limited_memory,
     needing,
     pack_tree,
@@ -298,9 +299,7 @@ def test_file_that_is_no_archive_is_named(tmp_path):
     path = tmp_path / "a.tar.zst"
     for data, kind in NO_ARCHIVES.items():
         path.write_bytes(data)
-        outcome = run_main("info", path)
-        assert outcome.status == 1
-        assert f"error: {path}: {kind}, expected a whole .tar.zst" in outcome.stderr
+        fail(1, f"error: {path}: {kind}, expected a whole .tar.zst", "info", path)
         with pytest.raises(ArchiveError, match=kind):
             ScanNet(path, split="train")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 import pytest
-from commands import PAGES, run_main, run_words, succeed
+from commands import PAGES, fail, run_main, run_words, succeed
 
 from scannet_prep import ScanNet
 from scannet_prep.frames import FrameFolder
@@ -74,8 +74,5 @@ def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(d
 def test_demo_refuses_folder_that_it_did_not_make(tmp_path):
     (tmp_path / "ScanNet").mkdir()
 
-    outcome = run_main("demo", tmp_path)
-
-    assert outcome.status == 2
-    assert "was not made by the demo" in outcome.stderr
+    fail(2, "was not made by the demo", "demo", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ScanNet"]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
-from commands import TEST, copy_scene, make_processed, run_main, succeed, write_processed
+from commands import TEST, copy_scene, fail, make_processed, run_main, succeed, write_processed
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, Split, official_scenes, read_processed
 from scannet_prep.evaluation import (
@@ -214,10 +214,8 @@ def test_damaged_prediction_is_named_with_its_content(
     else:
         np.save(tmp_path / name, content)
 
-    outcome = run_main("evaluate", tmp_path, "--gt", place, "--task", task, "--allow-missing")
-
-    assert outcome.status == 1
-    assert f"error: {tmp_path / name}: {problem}" in outcome.stderr
+    words = ("evaluate", tmp_path, "--gt", place, "--task", task, "--allow-missing")
+    fail(1, f"error: {tmp_path / name}: {problem}", *words)
 
 
 @pytest.mark.parametrize(
@@ -248,10 +246,7 @@ def test_commands_that_cannot_be_carried_out_write_nothing(words, status, proble
         save_instances(root / "small", scene_id, np.arange(VERTICES)[None] < 50, [5], [1.0])
     before = sorted(root.rglob("*"))
 
-    outcome = run_main(*words.split(), "--gt", place, cwd=root)
-
-    assert outcome.status == status
-    assert problem in outcome.stderr
+    fail(status, problem, *words.split(), "--gt", place, cwd=root)
     assert sorted(root.rglob("*")) == before
 
 

@@ -11,6 +11,7 @@ from commands import (
     PYTHON,
     WorkersHere,
     digests,
+    fail,
     run_main,
     run_words,
     start_cluster,
@@ -163,10 +164,7 @@ def test_commands_on_dask_make_the_same_bytes(raw, expected, tmp_path, scheduler
 def test_dask_address_that_cannot_be_used_is_refused(raw, tmp_path, monkeypatch, address, problem):
     monkeypatch.setattr(workers, "_DASK_TIMEOUT_S", 1)
 
-    outcome = run_main("process", raw, "-o", tmp_path / "out", "--dask", address)
-
-    assert outcome.status == 2
-    assert problem in outcome.stderr
+    fail(2, problem, "process", raw, "-o", tmp_path / "out", "--dask", address)
 
 
 # A scheduler in an environment without this package.

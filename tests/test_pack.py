@@ -12,6 +12,7 @@ from commands import (
     TRAIN,
     TREE,
     VAL,
+    fail,
     flip,
     leave_unfinished,
     limited,
@@ -111,9 +112,7 @@ def test_scenes_that_change_meanwhile_are_an_error_of_pack_or_of_the_archive(out
     path = tmp_path / "a.tar.zst"
     others = FileGroup("", {"manifest.json": out_dir / "manifest.json"})
     path.write_bytes(b"".join(encode_archive(Index("processed"), others, [], **OPTIONS)))
-    outcome = run_main("unpack", path, cwd=tmp_path)
-    assert outcome.status == 1
-    assert "lists other scenes" in outcome.stderr
+    fail(1, "lists other scenes", "unpack", path, cwd=tmp_path)
     index = Index("processed", (PackedScene(VAL, "val", 1),))
     with pytest.raises(OutputError, match="changed while"):
         list(encode_archive(index, others, [], **OPTIONS))
@@ -194,9 +193,7 @@ def test_folder_that_cannot_be_packed_is_refused_and_named(name, raw_dir, out_di
     kind, change, message = REFUSALS[name]
     source = raw_dir if kind == "raw" else out_dir
     change(source)
-    outcome = run_main("pack", source, "-o", tmp_path / "a.tar.zst")
-    assert outcome.status == 1
-    assert message in outcome.stderr
+    fail(1, message, "pack", source, "-o", tmp_path / "a.tar.zst")
     assert not list(tmp_path.glob("*.tar.zst"))
     assert not list(tmp_path.glob(".*"))
 
@@ -207,9 +204,7 @@ def test_wrong_usage_is_refused(out_dir, tmp_path):
         ("-o", "-", "--json"): "taken by --json",
         ("--level", "23"): "invalid choice:",
     }.items():
-        outcome = run_main("pack", out_dir, *words, cwd=tmp_path)
-        assert outcome.status == 2
-        assert message in outcome.stderr
+        fail(2, message, "pack", out_dir, *words, cwd=tmp_path)
 
 
 def test_full_disk_keeps_the_old_archive_and_a_broken_pipe_is_a_clear_error(whole_dir, tmp_path):

@@ -10,6 +10,7 @@ from commands import (
     TEST,
     TRAIN,
     VAL,
+    fail,
     flip,
     patch,
     read_tree,
@@ -140,9 +141,7 @@ def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
     with pytest.raises(ArchiveError, match=f"{VAL}: is damaged"):
         scene[1].read("color")
 
-    outcome = unpack_file(archive, "-o", tmp_path / "out")
-    assert outcome.status == 3
-    assert f"{VAL}: is damaged" in outcome.stderr
+    fail(3, f"{VAL}: is damaged", archive, "-o", tmp_path / "out", run=unpack_file)
     assert run_main("verify", tmp_path / "out").status == 3
     assert unpack_file(root / "a.tar.zst", "-o", tmp_path / "out").status == 0
     assert read_tree(tmp_path / "out") == read_tree(root / "frames")
@@ -150,13 +149,10 @@ def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
 
 def test_frames_of_other_options_and_changed_files_are_refused(root, tmp_path):
     other = extract(root / "raw", tmp_path / "other", "--every", "2")
-    outcome = unpack_file(root / "a.tar.zst", "-o", other)
-    assert outcome.status == 1
-    assert "holds frames (every: 2, " in outcome.stderr
+    fail(1, "holds frames (every: 2, ", root / "a.tar.zst", "-o", other, run=unpack_file)
     patch(other / f"{VAL}/depth/0.png", 50, b"?")
-    outcome = run_main("pack", other, "-o", tmp_path / "b.tar.zst")
-    assert outcome.status == 1
-    assert f"{VAL}/depth/0.png: is not the file that was recorded" in outcome.stderr
+    problem = f"{VAL}/depth/0.png: is not the file that was recorded"
+    fail(1, problem, "pack", other, "-o", tmp_path / "b.tar.zst")
     run_main("pack", root / "raw", "-o", tmp_path / "c.tar.zst")
     with pytest.raises(MissingFileError, match="holds no extracted frames"):
         FrameFolder(tmp_path / "c.tar.zst")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PYTHON, SCENES, digests, run_main, run_words, succeed
+from commands import PYTHON, SCENES, digests, fail, run_main, run_words, succeed
 from release_server import ROOT, fetched
 
 from scannet_prep.processed.scene import read_processed
@@ -74,10 +74,7 @@ def test_official_command_lines_fetch_the_same_files(server, tmp_path):
     ],
 )
 def test_options_that_would_be_misread_are_refused(tmp_path, name, words, problem):
-    outcome = run_tool(name, *words.split(), cwd=tmp_path)
-
-    assert outcome.status == 2
-    assert problem in outcome.stderr
+    fail(2, problem, name, *words.split(), cwd=tmp_path, run=run_tool)
     assert not list(tmp_path.iterdir())
 
 
@@ -244,9 +241,7 @@ def test_folders_and_pythons_that_cannot_be_used_are_refused_and_unchanged(tmp_p
         ("mine", PYTHON, "mine is not a virtual environment"),
     ):
         words = {"SCANNET_PREP_VENV": tmp_path / name, "PYTHON": value}
-        outcome = run_bash("prepare_environment run", **words)
-        assert outcome.status == 1
-        assert problem in outcome.stderr
+        fail(1, problem, "prepare_environment run", **words, run=run_bash)
     assert digests(tmp_path) == before
 
 

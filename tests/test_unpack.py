@@ -15,6 +15,7 @@ from commands import (
     TREE,
     VAL,
     edit_json,
+    fail,
     flip,
     flip_scene,
     limited,
@@ -126,9 +127,7 @@ def test_folder_that_does_not_match_is_refused_before_anything_is_written(
         shutil.copytree(whole_dir / kind, out_dir)
     change(out_dir)
     before = read_tree(out_dir)
-    outcome = unpack(packed_dir / "processed.tar.zst", "-o", out_dir)
-    assert outcome.status == 1
-    assert message in outcome.stderr
+    fail(1, message, packed_dir / "processed.tar.zst", "-o", out_dir, run=unpack)
     assert read_tree(out_dir) == before
 
 
@@ -142,9 +141,9 @@ def test_links_and_folders_in_the_way_cost_their_scene_and_nothing_is_written_ou
     mesh_path = raw_dir / f"scans_test/{TEST}/{TEST}_vh_clean_2.ply"
     mesh_path.unlink()
     mesh_path.mkdir()
-    outcome = run_main("unpack", packed_dir / "raw.tar.zst", "-o", raw_dir)
-    assert outcome.status == 3
-    assert f"scans: {VAL}: is a link" in outcome.stderr
+    outcome = fail(
+        3, f"scans: {VAL}: is a link", "unpack", packed_dir / "raw.tar.zst", "-o", raw_dir
+    )
     assert f"{mesh_path}: is not a regular file" in outcome.stderr
     assert (outside / f"{VAL}/{VAL}.txt").read_bytes() == b"mine"
 
@@ -236,9 +235,8 @@ def test_run_that_waits_for_a_scene_can_be_ended(packed_dir, tmp_path):
 def test_archive_that_follows_another_in_a_pipe_is_named(packed_dir, tmp_path):
     path = tmp_path / "a.tar.zst"
     path.write_bytes(2 * (packed_dir / "processed.tar.zst").read_bytes())
-    outcome = unpack_pipe(path, "-o", tmp_path / "out", "--limit", "1")
-    assert outcome.status == 3
-    assert "standard input: is followed by another archive" in outcome.stderr
+    problem = "standard input: is followed by another archive"
+    fail(3, problem, path, "-o", tmp_path / "out", "--limit", "1", run=unpack_pipe)
 
 
 def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):

@@ -15,6 +15,7 @@ from commands import (
     VAL,
     copy_scene,
     edit_json,
+    fail,
     flip,
     patch,
     raw_file,
@@ -198,9 +199,7 @@ def test_files_are_compared_with_scannet_lock_and_large_ones_are_read(tmp_path):
     # Files of no scene are left out if scenes are selected.
     assert {row[1] for row in verify(tmp_path, "--splits", "train")[1]} == {TRAIN}
     (tmp_path / "scannet.lock").write_text("x")
-    outcome = run_main("verify", tmp_path)
-    assert outcome.status == 1
-    assert "scannet.lock: line 1 reads 'x'" in outcome.stderr
+    fail(1, "scannet.lock: line 1 reads 'x'", "verify", tmp_path)
 
 
 def test_tree_with_only_streams_and_tasks_needs_no_mesh(tmp_path):
@@ -302,9 +301,7 @@ def test_only_selected_scenes_are_checked(kind, raw_dir, out_dir):
         assert finding[:2] == ("error", "scene0002_00")
         assert "no such scene" in finding[3]
     assert outcome.json["splits"]["test"] == {"present": 1, "official": 100}
-    outcome = run_main("verify", raw_dir / "scans", "--splits", "test")
-    assert outcome.status == 2
-    assert "has none of the selected scenes" in outcome.stderr
+    fail(2, "has none of the selected scenes", "verify", raw_dir / "scans", "--splits", "test")
 
 
 # Two copies.

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, VAL, edit_json, run_main, succeed
+from commands import TEST, TRAIN, VAL, edit_json, fail, run_main, succeed
 from PIL import Image
 
 from scannet_prep import read_processed
@@ -206,9 +206,7 @@ def test_damaged_scene_and_empty_place_are_refused(folder, root):
     shutil.copytree(root / "data", folder / "data")
     path = f"data/processed/val/{VAL}.npz"
     (folder / path).write_bytes(b"PK")
-    outcome = run_main("view", VAL, TRAIN, "-o", "new", cwd=folder)
-    assert outcome.status == 1
-    assert path in outcome.stderr
+    fail(1, path, "view", VAL, TRAIN, "-o", "new", cwd=folder)
     assert list_files(folder) == []
 
     edit_json(folder / "data/processed/manifest.json", lambda value: value["scenes"].clear())

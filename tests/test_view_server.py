@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from commands import SCENES, TEST, TRAIN, VAL, run_main, start_command
+from commands import SCENES, TEST, TRAIN, VAL, fail, start_command
 
 from scannet_prep.errors import FileError
 from scannet_prep.stages.view import open_scenes
@@ -177,7 +177,4 @@ def test_names_are_escaped_and_damage_is_an_error_that_names_the_file(running):
 )
 def test_wrong_arguments_of_serve_are_refused(whole_dir, serving, words, problem):
     words = words.replace("PORT", str(serving)).split()
-    outcome = run_main("view", "--serve", *words, "--source", whole_dir / "processed")
-
-    assert outcome.status == 2
-    assert problem in outcome.stderr
+    fail(2, problem, "view", "--serve", *words, "--source", whole_dir / "processed")
