@@ -3,15 +3,14 @@
 import ctypes
 import fcntl
 import json
-import multiprocessing
 import os
 import shutil
-import socket
 import sys
 
 import pytest
 from commands import TRAIN, leave_unfinished, run_command, run_main, run_words, succeed
 from release_server import ReleaseServer, Status, at
+from training import read_output, run_ranks
 
 from scannet_prep import doctor
 from scannet_prep.errors import FileError
@@ -224,36 +223,23 @@ def test_server_is_there_if_it_answers_whatever_the_status(tmp_path):
     assert doctor.check_server("kaldir").severity == "problem"
 
 
-def be_rank(rank, variables, place, output_path):
-    """Run `doctor --ddp` as a rank of a job."""
+def diagnose(out_dir, places, is_unset):
+    """Run `doctor --ddp` as a rank of a job, each on its place; a rank without one is absent."""
     from scannet_prep.cli.main import main
 
     doctor.RANK_TIME_LIMIT_S = 4.0
-    os.environ |= variables | ({} if rank is None else {"RANK": f"{rank}"})
-    sys.stdout = sys.stderr = output_path.open("w", buffering=1)
-    sys.exit(main(["doctor", "--ddp", str(place), "--json"]))
+    rank = int(os.environ["RANK"])
+    if is_unset:
+        del os.environ["RANK"]
+    if rank < len(places):
+        main(["doctor", "--ddp", str(places[rank]), "--json"])
 
 
-def run_ranks(tmp_path, *places, count=2):
-    """Run `doctor --ddp` on a rank for each place; return the status and the report of each.
-
-    The processes are forked from a server that has imported torch (see conftest.py).
-    """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    variables = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
-    context = multiprocessing.get_context("forkserver")
-    ranks = []
-    for rank, place in enumerate(places):
-        path = tmp_path / f"rank{rank}.txt"
-        arguments = (rank if count else None, variables, place, path)
-        ranks.append((context.Process(target=be_rank, args=arguments), path))
-        ranks[-1][0].start()
-    for process, _ in ranks:
-        process.join(20)
-        process.kill()
-    reports = [json.loads(path.read_text().splitlines()[-1]) for _, path in ranks]
-    return [report["checks"] for report in reports], [process.exitcode for process, _ in ranks]
+def check_ranks(out_dir, *places, is_unset=False):
+    """Run `doctor --ddp` on a rank for each place; return the report of each."""
+    assert run_ranks(diagnose, out_dir, places, is_unset) == [0, 0], read_output(out_dir)
+    outputs = [out_dir / f"output{rank}.txt" for rank in range(len(places))]
+    return [json.loads(path.read_text().splitlines()[-1]) for path in outputs]
 
 
 @pytest.mark.extra("torch")
@@ -261,21 +247,23 @@ def test_ranks_that_agree_add_numbers_and_others_are_named(training_folder, tmp_
     other_dir = tmp_path / "other"
     succeed("process", training_folder.parent / "ScanNet", "-o", other_dir, "--faces")
 
-    checks, statuses = run_ranks(tmp_path, training_folder, training_folder)
-    assert statuses == [0, 0]
-    found = [[check["path"], check["severity"]] for check in checks[0]]
+    reports = check_ranks(tmp_path, training_folder, training_folder)
+    assert [report["exit_status"] for report in reports] == [0, 0]
+    checks = reports[0]["checks"]
+    found = [[check["path"], check["severity"]] for check in checks]
     assert found == [["rank 0", "ok"], ["all-reduce", "ok"]]
-    assert checks[0][0]["message"] == "2 ranks have the same 8 scenes and versions"
-    assert "67.1 MB on cpu in " in checks[0][1]["message"]
+    assert checks[0]["message"] == "2 ranks have the same 8 scenes and versions"
+    assert "67.1 MB on cpu in " in checks[1]["message"]
 
-    for places, count, text in (
-        ([tmp_path / "none"], 2, f"{tmp_path / 'none'}: no such file or folder"),
-        ([training_folder, other_dir], 2, "rank 1 has digest="),
-        ([training_folder], 2, "1/2 clients joined"),
-        ([training_folder], 0, "variable RANK expected, but not set"),
+    for places, is_unset, text in (
+        ([tmp_path / "none"], False, f"{tmp_path / 'none'}: no such file or folder"),
+        ([training_folder, other_dir], False, "rank 1 has digest="),
+        ([training_folder], False, "1/2 clients joined"),
+        ([training_folder], True, "variable RANK expected, but not set"),
     ):
-        [(check,), *_], statuses = run_ranks(tmp_path, *places, count=count)
-        assert statuses == [3] * len(places)
+        reports = check_ranks(tmp_path, *places, is_unset=is_unset)
+        assert {report["exit_status"] for report in reports} == {3}
+        (check,) = reports[0]["checks"]
         assert check["severity"] == "problem"
         assert text in check["message"], check
         assert check["hint"]

@@ -85,25 +85,6 @@ def test_dry_run_counts_files_and_bytes_of_all_kinds_and_touches_nothing(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--scenes", "scene9999_00"], "has no scene scene9999_00"),
-        (["--jobs", "9"], "invalid choice:"),
-        (["--types", LABELS_MESH, "--splits", "test"], "no file of these types exists"),
-        (["--dry-run", "--print-urls"], "not allowed with"),
-        (["--base-url", "kaldir"], "'kaldir' is not the address of a server"),
-        (["--base-url", "http://[::1"], "'http://[::1' is not the address"),
-    ],
-)
-def test_wrong_arguments_are_status_2_and_touch_nothing(tmp_path, more, message):
-    command = ["download", "--types", "seg", "-o", "x", "--accept-terms", "--limit", "1", "--json"]
-    outcome = run_main(*command, *more, cwd=tmp_path)
-    assert outcome.status == outcome.json["exit_status"] == 2
-    assert message in outcome.stderr
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("address", ["http://host:99999/", "http://a..b/", "http://\u2100.de/"])
 def test_address_that_cannot_be_used_ends_the_run_at_once(tmp_path, address):
     outcome = run_main(*words(address, tmp_path, "--json"))

@@ -198,15 +198,6 @@ def test_folder_that_cannot_be_packed_is_refused_and_named(name, raw_dir, out_di
     assert not list(tmp_path.glob(".*"))
 
 
-def test_wrong_usage_is_refused(out_dir, tmp_path):
-    for words, message in {
-        ("-o", "a.zip"): "an archive is a .tar.zst file",
-        ("-o", "-", "--json"): "taken by --json",
-        ("--level", "23"): "invalid choice:",
-    }.items():
-        fail(2, message, "pack", out_dir, *words, cwd=tmp_path)
-
-
 def test_full_disk_keeps_the_old_archive_and_a_broken_pipe_is_a_clear_error(whole_dir, tmp_path):
     source = whole_dir / "raw"
     path = tmp_path / "a.tar.zst"
