@@ -181,11 +181,11 @@ OWN_MESHES = [
     (
         Ply(
             extra_before=[("float", name) for name in ("nx", "ny", "nz", "r", "g", "b")],
-            face_extra=[("uchar", "flags")],
+            face_extra=[("uchar", "label")],
             comments=["comment TextureFile room.png"],
         ),
         RGB,
-        [f"{UNUSED}TextureFile room.png, nx, ny, nz, r, g, b, flags"],
+        [f"{UNUSED}TextureFile room.png, nx, ny, nz, r, g, b, label"],
     ),
     (Ply(positions=BIG), RGB, ["large_mesh: the mesh is 180 m long"]),
 ]

@@ -312,10 +312,13 @@ def _iter_notes(
     color_names: Sequence[str],
 ) -> Iterator[SceneWarning]:
     """Iterate over what a mesh lacks, and what it has that is not used."""
-    used = {*"xyz", *color_names, "alpha", "label", *_FACE_LISTS}
+    used = {
+        "vertex": {*"xyz", *color_names, "alpha", "label"},
+        "face": {*_FACE_LISTS},
+    }
     if mesh.normals is not None:
         yield SceneWarning(WarningKind.FILE_NORMALS)
-        used.update(_NORMALS)
+        used["vertex"].update(_NORMALS)
     elif not len(mesh.faces):
         yield SceneWarning(WarningKind.NO_FACES)
     if not color_names:
@@ -326,8 +329,9 @@ def _iter_notes(
 
     unused = [comment for comment in ply.comments if comment.startswith("TextureFile")]
     for element in ply:
-        if element.name in ("vertex", "face"):
-            unused += [one.name for one in element.properties if one.name not in used]
+        if element.name in used:
+            names = [one.name for one in element.properties]
+            unused += [name for name in names if name not in used[element.name]]
         else:
             unused.append(f"element {element.name}")
     if unused:
