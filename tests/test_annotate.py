@@ -341,7 +341,7 @@ def test_ids_may_be_strings_and_those_that_are_null_or_unknown_are_counted():
     assert counts == {WarningKind.NULL_SEGMENTS: 2, WarningKind.UNKNOWN_SEGMENTS: 4}
 
 
-@pytest.mark.parametrize("group_ids", [(None, 1), (7, 7), (0, 40_000), (-1, 0), (10**40, 0)])
+@pytest.mark.parametrize("group_ids", [(None, 1), (7, 7), (0, 32_768), (-1, 0), (10**40, 0)])
 def test_unusable_group_ids_are_replaced_by_the_file_order(group_ids):
     groups = [
         group(number, [segment], "chair") for number, segment in zip(group_ids, (0, 2), strict=True)
@@ -355,14 +355,14 @@ def test_unusable_group_ids_are_replaced_by_the_file_order(group_ids):
 
 
 def test_as_many_groups_as_int16_can_number_are_annotated():
-    groups = [group(number, [number], "chair") for number in range(MAX_GROUPS)]
+    groups = [group(number + 1, [number], "chair") for number in range(MAX_GROUPS)]
 
     # More segments than groups.
     annotation = annotate_groups(groups, tuple(range(MAX_GROUPS + 2)))
     points = np.zeros((MAX_GROUPS + 2, 3), np.float32)
     measured = measure_groups(annotation.groups, annotation.instances, points)
 
-    assert annotation.instances.tolist() == [*range(MAX_GROUPS), -1, -1]
+    assert annotation.instances.tolist() == [*range(1, MAX_GROUPS + 1), -1, -1]
     assert {(entry.vertex_count, entry.segment_count) for entry in measured} == {(1, 1)}
 
 

@@ -135,6 +135,8 @@ def test_octformers_command_lines_score_its_predictions(release_dir, tmp_path):
     perfect = succeed("seg_scannet.py", *score.split(), run=run_tool, cwd=tmp_path)
     np.savez(path, prob=scores[:, :21])
     narrow = run_tool("seg_scannet.py", *generate.split(), cwd=tmp_path)
+    (tmp_path / "list.txt").write_text(f"{VAL}.chunk_0.npz\n")
+    part = run_tool("seg_scannet.py", *generate.split(), cwd=tmp_path)
     (tmp_path / "list.txt").write_bytes(b"\xff")
     damaged = run_tool("seg_scannet.py", *generate.split(), cwd=tmp_path)
 
@@ -143,6 +145,7 @@ def test_octformers_command_lines_score_its_predictions(release_dir, tmp_path):
     assert f"this is: scannet-prep {command}\n" in perfect.stderr
     assert "accuracy 1.0000" in perfect.stdout
     assert (narrow.status, damaged.status) == (1, 1)
+    assert f"{VAL}.chunk_0 is not a scene; parts are not joined" in part.stderr
     assert "list.txt: is not UTF-8 text" in damaged.stderr
     assert f"{VAL}.eval.npz: prob is ({len(truth)}, 21), expected (V, 201)" in narrow.stderr
 

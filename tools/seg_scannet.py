@@ -31,6 +31,7 @@ from scannet_prep.cli.main import main as run_command
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.predictions.reader import load_arrays
 from scannet_prep.release.label_sets import parse_label_set
+from scannet_prep.release.scenes import SCENE_ID
 
 
 def main(words: list[str]) -> int:
@@ -93,6 +94,8 @@ def generate_output_seg(arguments: argparse.Namespace, label_set: str) -> None:
     arguments.path_out.mkdir(parents=True, exist_ok=True)
     for line in read_text(arguments.filelist).split():
         name = Path(line).stem
+        if not SCENE_ID.fullmatch(name):
+            raise OSError(f"{arguments.filelist}: {name} is not a scene; parts are not joined")
         path = arguments.path_pred / f"{name}.eval.npz"
         [scores] = load_arrays(path, "prob")
         if scores.shape[1:] != raw_ids.shape:
