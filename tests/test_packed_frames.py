@@ -145,6 +145,8 @@ def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
     assert run_main("verify", tmp_path / "out").status == 3
     assert unpack_file(root / "a.tar.zst", "-o", tmp_path / "out").status == 0
     assert read_tree(tmp_path / "out") == read_tree(root / "frames")
+    (tmp_path / f"out/{VAL}/frames.json").unlink()
+    assert f"{VAL}/frames.json: no such file" in run_main("verify", tmp_path / "out").stderr
 
 
 def test_frames_of_other_options_and_changed_files_are_refused(root, tmp_path):

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     place = arguments.archive
     if str(place) == "-":
         if sys.stdin is None or sys.stdin.isatty():
-            problem = "- reads an archive from a pipe, but standard input is a terminal"
+            problem = "- reads an archive from a pipe, but standard input is a terminal, or closed"
             raise UsageError(problem, "name a file, or put a pipe before the command")
         place = sys.stdin.buffer
         # Another program that has the same pipe may have switched waiting off.

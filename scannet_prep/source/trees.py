@@ -215,6 +215,15 @@ class Frames(Place):
             findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
         return findings
 
+    def verify_rest(self) -> list[Finding]:
+        """Find scenes of the release whose folders, beside those of others, have no record."""
+        findings = []
+        for folder in {path.parent for path in self._scene_folders.values()}:
+            for path in folder.glob("scene*"):
+                if path.name in official_splits().keys() - self.scenes.keys():
+                    findings += _attempt(path.name, SceneFrames, path)
+        return findings
+
     def describe(self) -> dict[str, Any]:
         """Count the frames, and return their options."""
         return {"frames": self._frame_count, "options": "; ".join(sorted(self._options))}

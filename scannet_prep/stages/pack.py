@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from scannet_prep.archive.format import Index, PackedScene, TreeKind, find_owner
@@ -66,30 +65,24 @@ class PackReport:
 
 
 def _list_files(source: Path, kind: TreeKind) -> tuple[FileGroup, set[str]]:
-    """List a folder, except for what is deep in it.
+    """List a folder, except for folders in those of scenes, which belong to other programs.
 
     Returns:
         The files of no scene; and the names of all other files, and of folders that are not listed.
     """
-    # All files of frames are in the folders of scenes.
-    patterns = ("*",) if kind == "frames" else ("*", "*/*", "*/*/*")
     files = {}
     rest = set()
-    for path in sorted(chain.from_iterable(map(source.glob, patterns))):
-        name = path.relative_to(source).as_posix()
-        if path.is_dir():
-            # What is in a folder is listed, too, unless it is deep.
-            if name.count("/") == _DEEP:
+    for folder, folders, names in os.walk(source, followlinks=True):
+        start = f"{folder}/".removeprefix(f"{source}/")
+        if kind != "frames" and start.count("/") == _DEEP:
+            names += folders
+            folders.clear()
+        for name in map(start.__add__, names):
+            if find_owner(kind, name) == "" and not name.endswith(_OMITTED_ENDINGS):
+                files[name] = source / name
+            else:
                 rest.add(name)
-        elif find_owner(kind, name) != "" or name.endswith(_OMITTED_ENDINGS):
-            rest.add(name)
-        else:
-            files[name] = path
-    if kind == "frames":
-        # There are many, deep in folders: Path takes five times as long.
-        for folder, _, names in os.walk(source):
-            rest.update(f"{folder}/{name}".removeprefix(f"{source}/") for name in names)
-    return FileGroup("", files), rest - files.keys()
+    return FileGroup("", dict(sorted(files.items()))), rest
 
 
 def run(
