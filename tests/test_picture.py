@@ -144,14 +144,17 @@ def viewed(whole_dir):
 
 def test_hidden_classes_are_left_out_of_every_colouring_and_of_the_legend(viewed):
     categories = viewed.colorings["scannet20"].categories
-    options = PictureOptions(size=(600, 800))
-    image = draw_scene(viewed, "scannet20", options)
-    assert {each.color for each in categories} <= colors_of(image[:, 450:])
-    # The scene is beside the legend, and no name is cut.
-    assert colors_of(image[:, 445:450]) == colors_of(image[:, -1:]) == {WHITE}
+    for width in (900, 320):
+        options = PictureOptions(size=(width, 400))
+        image = draw_scene(viewed, "scannet20", options)
+        # The scene is beside the legend, the title above it, and no name is cut.
+        blank = np.flatnonzero((image == WHITE).all(axis=(0, 2)))
+        legend = image[:, blank[blank > width / 4][0] :]
+        assert {each.color for each in categories} <= colors_of(legend)
+        assert colors_of(legend[:20]) == colors_of(legend[:, -1:]) == {WHITE}
 
     options = replace(options, hidden=tuple(each.name for each in categories))
-    assert colors_of(draw_scene(viewed, "scannet20", options)[:, 450:]) == {WHITE}
+    assert colors_of(draw_scene(viewed, "scannet20", options)[20:]) == {WHITE}
     assert colors_of(draw_scene(viewed, "rgb", replace(options, has_legend=False))) == {WHITE}
 
 

@@ -31,9 +31,8 @@ _LIGHT = np.array([0.35, 0.45, 0.82])
 _AMBIENT = 0.86
 # Pictures are drawn so much larger and then made smaller, for smooth edges.
 _SAMPLES = 2
-# Share of the width or the height that the scene fills, and share of the width beside a legend.
+# Share of the width or the height that the scene fills.
 _FILLED = 0.96
-_BESIDE_LEGEND = 0.74
 # Radius of a point, in mean distances between neighbours: the distances vary.
 _SPREAD = 0.9
 # Points on surfaces that face away from the camera, by the cosine of the angle, are not drawn.
@@ -144,7 +143,7 @@ def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = 
     Raises:
         UsageError: The picture has no or too many pixels, or no class has a hidden name.
     """
-    from PIL import Image
+    from PIL import Image, ImageDraw, ImageFont
 
     options = options or PictureOptions()
     width, height = options.size
@@ -160,10 +159,11 @@ def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = 
     top = 0
     area = np.array(image.size)
     if options.has_legend:
-        top = 2 * _choose_text_size(*options.size) * _SAMPLES
-        width_share = _BESIDE_LEGEND if coloring.categories else 1
-        area = area * (width_share, 1)
-        area = area - (0, top)
+        # Names fit beside the scene.
+        text_size = max(10, min(height // 45, width // 60))
+        legend = _draw_legend(coloring, options, text_size)
+        top = 2 * text_size * _SAMPLES
+        area -= (legend.width * _SAMPLES, top)
         area = area.clip(1)
 
     positions, depths = options.view.project(scene.points)
@@ -201,9 +201,12 @@ def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = 
         _draw_triangles(image, positions[faces], depths[faces], first_colors)
     image = image.resize((width, height), Image.Resampling.BOX)
     if options.has_legend:
+        image.paste(legend, (width - legend.width, 0))
         words = (scene.scene_id, coloring.title)
         title = ", ".join(filter(None, words))
-        _draw_legend(image, title, coloring, options.hidden)
+        font = ImageFont.load_default(text_size)
+        position = (1.4 * text_size, 0.7 * text_size)
+        ImageDraw.Draw(image).text(position, title, "black", font)
     return np.array(image)
 
 
@@ -287,41 +290,40 @@ def _draw_triangles(
         draw.polygon(triangle, fill=tuple(fill))
 
 
-def _draw_legend(
-    image: Image.Image, title: str, coloring: Coloring, hidden: Collection[str]
-) -> None:
-    """Draw the title, and the names, colours and shares of the categories, the largest first."""
-    from PIL import ImageDraw, ImageFont
+def _draw_legend(coloring: Coloring, options: PictureOptions, text_size: int) -> Image.Image:
+    """Draw the names, colours and shares of the categories, the largest first.
 
-    draw = ImageDraw.Draw(image)
-    text_size = _choose_text_size(*image.size)
+    Returns:
+        As high as the picture, and empty beside its title. It is wide enough for the names, but at
+        most half of the picture.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
     font = ImageFont.load_default(text_size)
+    width, height = options.size
     line = round(1.4 * text_size)
+    share_right = 3.6 * line
+    name_left = 4 * line
+    listed = [category for category in coloring.categories if category.name not in options.hidden]
+    line_count = height // line - 3
+    left_out = len(listed) - line_count
+    listed = listed[:line_count]
+    rights = [name_left + font.getlength(category.name) for category in listed]
+    legend_width = math.ceil(max(rights, default=0)) + line // 2
+    legend = Image.new("RGB", (min(legend_width, width // 2), height), "white")
+    draw = ImageDraw.Draw(legend)
 
     def write(text: str, x: float, y: float, anchor: str = "la") -> None:
         draw.text((x, y), text, fill="black", font=font, anchor=anchor)
 
-    write(title, line, line // 2)
-
-    left = round((_BESIDE_LEGEND + 0.01) * image.width)
-    listed = [category for category in coloring.categories if category.name not in hidden]
-    line_count = image.height // line - 2
-    left_out = len(listed) - line_count
-    for number, category in enumerate(listed[:line_count]):
-        top = line // 2 + number * line
-        right = left + text_size
+    top = 2 * line
+    for category in listed:
         bottom = top + text_size
-        draw.rectangle((left, top, right, bottom), fill=category.color)
+        draw.rectangle((0, top, text_size, bottom), fill=category.color)
         share = 100 * category.count / len(coloring.colors)
-        share_right = left + 3.6 * line
-        name_left = left + 4 * line
         write(f"{share:.1f} %", share_right, top, anchor="ra")
         write(category.name, name_left, top)
+        top += line
     if left_out > 0:
-        top = line // 2 + line_count * line
-        write(f"and {left_out:,} more", left, top)
-
-
-def _choose_text_size(width: int, height: int) -> int:
-    """Return the size of letters in a picture, in pixels: names fit beside the scene."""
-    return max(10, min(height // 45, width // 60))
+        write(f"and {left_out:,} more", 0, top)
+    return legend
