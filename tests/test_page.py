@@ -35,7 +35,6 @@ PICK = """(pane) => {
     }
     return found;
 }"""
-CONTROLS = ("scannet20", "beside", "search", "picture", "top-view", "ceiling", "mesh", "save")
 LINK = "() => viewer.link"
 POSITIONS = """(places) => places.map(([offsetX, offsetY]) =>
     viewer.positionOf(viewer.drawing.pick({ offsetX, offsetY })))"""
@@ -352,8 +351,8 @@ def test_two_predictions_of_instances_list_each_object_once(show, processed, sce
 
 def test_link_restores_the_view(show, path):
     link = (
-        "#color=error&color=rgb&view=1,2,1,4,0.5,0.3,0"
-        "&hide.scannet20=floor&only.error=right&ceiling=1.5&mesh=false"
+        "#color=error&color=error-2&view=1,2,1,4,0.5,0.3,0"
+        "&hide.scannet20=floor&only.error=&only.error-2=right&ceiling=1.5&mesh=false"
     )
     shown = show(path, link).wait()
     first = read_pixels(shown)
@@ -515,6 +514,8 @@ def test_controls_and_legend_fit_into_the_window(show, path, width, height):
     assert np.allclose([caption.width, caption.height], pane, atol=2)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
 
+    assert len({box.height for box in boxes_of(shown, "li b")}) == 1
+
     # A selection leaves room for the legend, and covers no picture.
     shown.press("Enter")
     if width == 1280:
@@ -569,7 +570,8 @@ def test_all_controls_have_names_and_are_reached_by_tab(shown):
     for _ in range(60):
         shown.keyboard.press("Tab")
         reached.append(shown.evaluate("document.activeElement.id || document.activeElement.value"))
-    assert {*CONTROLS} <= {*reached}
+    controls = "scannet20 beside search picture top-view ceiling mesh save"
+    assert {*controls.split()} <= {*reached}
     unnamed = shown.locator("button, input, select, canvas").evaluate_all(
         "all => all.filter((e) => !(e.innerText || e.ariaLabel || e.labels?.[0]?.innerText)).length"
     )

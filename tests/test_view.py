@@ -76,7 +76,6 @@ def read_page(path):
         (f"{VAL} -o new/page.html", "new/page.html", b"<!do"),
         (f"{VAL} -o new/x.png", "new/x.png", b"\x89PNG"),
         (f"{VAL} {TEST} --png -o new", f"new/{VAL}.png new/{TEST}.png", b"\x89PNG"),
-        (f"{VAL} -o x.ply", "x.ply", b"ply\n"),
     ],
 )
 def test_option_or_ending_determines_form_and_place_of_the_files(folder, words, files, magic):
@@ -175,7 +174,6 @@ def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, 
     [
         ("scene0001_00", 2, "data/processed: has no scene scene0001_00"),
         ("", 2, "data/processed: 3 scenes can be shown, but none is named"),
-        (f"{VAL} --source nowhere", 1, "nowhere"),
         (f"{VAL} {TRAIN} -o x.png", 2, "x.png is one file, but 2 scenes are to be shown"),
         (f"{VAL} --png -o x.ply", 2, "x.ply does not end in .png"),
         (f"{VAL} -o x.PNG", 2, "x.PNG does not end in .html or .png or .ply"),

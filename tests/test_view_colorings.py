@@ -1,7 +1,7 @@
 """Tests of the colourings of scenes and of predictions, with their categories and tables."""
 
 import numpy as np
-from commands import TEST, VAL
+from commands import VAL
 from tiny import COLORS, aggregation_file, group, process_tiny
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed
@@ -107,12 +107,6 @@ def test_numbers_beyond_a_type_or_a_label_set_are_kept_apart():
         assert names == [f"segment {count - 1}", "segment 0"]
     train_ids = np.array([0, 255, 20, -1, -100])
     assert names_of_vertices(color_labels(train_ids, SCANNET20)) == ["wall", *["unlabeled"] * 4]
-
-
-def test_scene_without_annotation_has_no_colours_that_need_one(whole_dir):
-    viewed = view_scene(read_processed(whole_dir / f"processed/test/{TEST}.npz"))
-
-    assert list(viewed.colorings) == ["rgb", "normals"]
 
 
 def test_predicted_classes_are_right_or_wrong_with_iou_and_confusions():

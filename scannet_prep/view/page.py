@@ -148,7 +148,8 @@ def _describe_scene(scene: ViewedScene, size: list[float]) -> str:
     if scene.faces is not None:
         parts.append(f"{len(scene.faces):,} faces")
     sides = " x ".join(f"{side:.1f}" for side in size)
-    return " · ".join([*parts, f"{sides}\N{NO-BREAK SPACE}m"])
+    parts.append(f"{sides} m".replace(" ", "\N{NO-BREAK SPACE}"))
+    return " · ".join(parts)
 
 
 def _describe_coloring(name: str, coloring: Coloring) -> dict[str, Any]:

@@ -103,6 +103,7 @@ class Viewer {
       const isOnly = shown.length < hidden.length;
       const word = `${isOnly ? "only" : "hide"}.${name}`;
       for (const category of isOnly ? shown : hidden) words.append(word, category.name);
+      if (isOnly && !shown.length) words.set(word, "");
     }
     for (const { id, value, checked, defaultValue, defaultChecked } of getSettings()) {
       if (checked !== defaultChecked) words.set(id, checked);
