@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,15 +166,15 @@ def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:
     Raises:
         FileError: The file cannot be read, or does not contain one of the arrays.
     """
-    try:
-        with open_file(path) as file:
+    with open_file(path) as file:
+        try:
             # An `.npy` file is read as an array, an `.npz` file as a mapping, whatever its name.
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 loaded = {"": loaded}
             return [loaded[key] for key in keys]
-    except Exception as error:  # noqa: BLE001 - damaged files make NumPy raise errors of any kind
-        raise FileError(path, f"cannot be read as {path.suffix}: {error}") from None
+        except Exception as error:  # noqa: BLE001 - NumPy raises any kind for damaged files
+            raise FileError(path, f"cannot be read as {path.suffix}: {error}") from None
 
 
 def read_numbers(path: Path) -> IntArray:
@@ -192,15 +193,17 @@ def read_numbers(path: Path) -> IntArray:
     if digits.isdigit() and lines[1::2] == b"\n" * (len(lines) // 2):
         return np.frombuffer(digits, np.uint8) - np.int64(ord("0"))
     text = decode_text(data, path)
-    try:
-        with warnings.catch_warnings():
-            # Before NumPy 2.4, it warns, and returns the numbers before the fault.
-            warnings.simplefilter("error", DeprecationWarning)
-            return np.fromstring(text, np.int64, sep=" ")
-    except (ValueError, DeprecationWarning):
+    numbers = None
+    # Before NumPy 2.4, it warns, and returns the numbers before the fault.
+    with suppress(ValueError, DeprecationWarning), warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        numbers = np.fromstring(text, np.int64, sep=" ")
+    # It takes a sign at the end for 0.
+    if numbers is None or text.rstrip().endswith(("-", "+")):
         found = [*_NO_NUMBER.findall(text), text]
         problem = f"found {found[0]!r:.40}, expected whole numbers, one per line"
-        raise FileError(path, problem, _HINT_NUMBERS) from None
+        raise FileError(path, problem, _HINT_NUMBERS)
+    return numbers
 
 
 def _read_list(path: Path, vertex_count: int) -> InstancePrediction:
@@ -219,16 +222,18 @@ def _read_list(path: Path, vertex_count: int) -> InstancePrediction:
     for line in filter(str.strip, read_text(path).splitlines()):
         problem = f"found {line!r:.80}, expected a path, id and confidence"
         try:
-            name, label, score = line.split()
-            # 3 or 3.0
-            labels.append(int(label.removesuffix(".0")))
-            scores.append(float(score))
+            name, *texts = line.split()
+            label, score = map(float, texts)
         except ValueError:
             raise ContentError(problem) from None
+        # 3 or 3.0
+        if not label.is_integer():
+            raise ContentError(problem)
+        labels.append(int(label))
+        scores.append(score)
         mask_path = path.parent / name
         if mask_path in masks:
             raise ContentError(f"{problem} of another mask")
         numbers = read_numbers(mask_path)
-        numbers = check_integers(numbers, f"mask {name}", vertex_count)
-        masks[mask_path] = numbers != 0
+        masks[mask_path] = check_integers(numbers, f"mask {name}", vertex_count) != 0
     return InstancePrediction(list(masks.values()), labels, scores)
