@@ -269,7 +269,7 @@ property float nx
 property float ny
 property float nz
 end_header
-0 0 0 0 0 3
+0 0 0 0 0 3e5
 1 0 0 0 0 3
 1 1 0 3 4 0
 0 1 0 0 0 0

@@ -285,6 +285,7 @@ PLACES = {
     "scans/v2/train/scene0002_00/scene0002_00.sens": ("scene0002_00", "train"),
     "dataset/scannetv2/test/scene0708_00_vh_clean_2.ply": ("scene0708_00", "test"),
     "scene0015_00_vh_clean.aggregation.json": ("scene0015_00", "val"),
+    "scans/scene0004_00/scene0004_00/scene0004_00.sens": ("scene0004_00", "train"),
     "mine/attic/attic_vh_clean_2.ply": ("attic", None),
 }
 IGNORED = [

@@ -146,7 +146,8 @@ def list_raw(
     searched, elsewhere two levels. A scene of the release is also found by its empty folder.
 
     If files of a scene lie in several folders (the official download script leaves empty ones), the
-    one with a mesh is used; of several, the one that is named like the scene.
+    one with a mesh is used, or else one with other files; of several, the one that is named like
+    the scene.
 
     Args:
         raw_dir: The tree, or one of its folders.
@@ -224,7 +225,8 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
         inner -= {"lost+found", *closed}
         depth = len(folder.parts) - len(raw_dir.parts)
         if RELEASE_ID.fullmatch(folder.name):
-            inner.clear()
+            # Copied or unpacked into a folder of its own name.
+            inner &= {folder.name}
         elif depth >= _MAX_DEPTH and folder.name not in _PLACES:
             inner &= _PLACES.keys()
             # Elsewhere, the same folder may be searched more deeply.
@@ -293,12 +295,13 @@ def _order_folders(same: Sequence[RawScene]) -> list[RawScene]:
     return [best, *others]
 
 
-def _rank(scene: RawScene) -> tuple[bool, bool]:
-    """Rank a folder of a scene by whether it has a mesh, and the name of the scene."""
+def _rank(scene: RawScene) -> tuple[bool, bool, bool]:
+    """Rank a folder of a scene by whether it has a mesh, any file, and the name of the scene."""
     # A mesh that is a link to nothing is no reason to choose its folder, so os.path.exists is used
     # here, not lexists. Unlike Path.exists, it returns False if access fails.
     has_mesh = os.path.exists(scene.path(MESH))  # noqa: PTH110
-    return has_mesh, scene.directory.name == scene.scene_id
+    has_files = bool(scene.files)
+    return has_mesh, has_files, scene.directory.name == scene.scene_id
 
 
 def _iter_unused(
