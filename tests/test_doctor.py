@@ -86,7 +86,7 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
     assert quiet.stdout == ""
     assert f"problem: scenes: {tmp_path / 'none'}: no such file or folder\n" in quiet.stderr
     # Not at once, if another check was too slow.
-    assert "\nhint: give an archive, or the folder above" in quiet.stderr
+    assert "\nhint: name an archive, or a whole folder" in quiet.stderr
 
 
 def test_ranks_cannot_be_compared_without_pytorch(monkeypatch):

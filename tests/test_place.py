@@ -59,7 +59,7 @@ def test_place_is_found_by_its_names_and_lists_its_scenes(root, name):
 REFUSALS = [
     (open_place, "nowhere", MissingFileError, "no such file or folder"),
     (open_place, "processed/manifest.json/a", FileError, "cannot be read: Not a directory"),
-    (open_place, "processed/train", MissingFileError, "holds neither raw .*folder above"),
+    (open_place, "processed/train", MissingFileError, "holds neither raw .*whole folder"),
     (open_place, "export", MissingFileError, "holds neither raw nor processed scenes"),
     (open_processed, "raw", MissingFileError, "holds raw scenes or extracted frames, expected"),
     (open_processed, "raw.tar.zst", MissingFileError, "have to be unpacked and processed"),

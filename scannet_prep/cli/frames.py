@@ -1,6 +1,6 @@
 """Extract images, depth, poses and 2D labels from the sensor streams of scans.
 
-Reads `.sens` files without decoding what is not needed: every 20th frame by
+Reads .sens files without decoding what is not needed: every 20th frame by
 default, in the layout and number format of ScanNet's own reader. Frames in
 which tracking was lost have no usable pose; they are omitted, counted and
 listed. Intrinsics are those of the images that are written.

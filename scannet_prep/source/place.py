@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from scannet_prep.raw.tree import RawListing
 
 _HINT_PLACE = (
-    "give an archive, or the folder above those of the splits and scenes; "
+    "name an archive, or a whole folder, not one of its splits or scenes; "
     "to try the program without ScanNet data: scannet-prep demo"
 )
 _HINT_PROCESSED = (
-    "give a folder that scannet-prep process wrote, or an archive of it; "
+    "name a folder that scannet-prep process wrote, or an archive of it; "
     "raw scenes have to be unpacked and processed first"
 )
 _HINT_CONTINUE = "run the same process or unpack command again: it continues where it stopped"
