@@ -76,13 +76,13 @@ def scenes(place: str | Path) -> pd.DataFrame:
         # exactly.
         ground = points[:, :2].astype(np.float64)
         squares = np.floor(ground / _SQUARE_M) @ (1, 1 << 26)
-        unlabeled_count = entry.nyu40_counts.get(0, 0)
+        labeled_count = entry.vertex_count - entry.nyu40_counts.get(0, 0)
         rows.append(
             {
                 "split": str(entry.split),
                 "space": SceneId(scene_id).space,
                 "vertices": entry.vertex_count,
-                "labeled": 1 - unlabeled_count / entry.vertex_count,
+                "labeled": labeled_count / entry.vertex_count,
                 "x_m": x_m,
                 "y_m": y_m,
                 "z_m": z_m,
