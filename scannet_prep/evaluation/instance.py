@@ -1,7 +1,7 @@
 """Scores of instance segmentation: average precision by the rules of the official evaluator.
 
 one scene --find_overlaps--> what counts, and the IoU of each prediction with each instance
-          --Overlaps.match--> verdicts: a prediction is correct or wrong, an instance missed
+          --Overlaps.match--> verdicts: a prediction is correct or wrong
 all verdicts --result--> precision and recall by confidence --> average precision of each class
 """
 
@@ -23,16 +23,15 @@ from scannet_prep.release.label_sets import LabelSet, parse_label_set
 THRESHOLDS = (*np.arange(0.5, 0.95, 0.05).tolist(), 0.25)
 """Values that an IoU must exceed: 0.50, 0.55, ... 0.90, as in the official evaluator, then 0.25."""
 
-# What becomes of a prediction or an instance at one threshold. A cell is a class at a threshold:
-# train id * number of thresholds + index into THRESHOLDS.
+# What becomes of a prediction at one threshold. A cell is a class at a threshold: train id * number
+# of thresholds + index into THRESHOLDS.
 _VERDICT = np.dtype(
     [
         ("cell", "i4"),
-        ("outcome", "i4"),
+        ("is_correct", "?"),
         ("score", "f8"),
     ]
 )
-_CORRECT, _WRONG, _MISSED = range(3)
 
 
 class InstanceScores:
@@ -93,20 +92,14 @@ class InstanceScores:
         self._counts[0] += np.bincount(large_classes, minlength=class_count)
         self._counts[1] += np.bincount(overlaps.labels, minlength=class_count)
         for index, threshold in enumerate(THRESHOLDS):
-            correct, wrong, is_matched = overlaps.match(threshold)
-            missed = overlaps.classes[overlaps.is_large & ~is_matched]
+            correct, wrong, _ = overlaps.match(threshold)
             # A prediction may have several verdicts at one threshold, and both kinds of them.
             rows = correct + wrong
-            row_count = len(rows)
-            train_ids = np.append(overlaps.labels[rows], missed)
-            verdicts = np.zeros(len(train_ids), _VERDICT)
-            verdicts["cell"] = train_ids * len(THRESHOLDS)
+            verdicts = np.zeros(len(rows), _VERDICT)
+            verdicts["cell"] = overlaps.labels[rows] * len(THRESHOLDS)
             verdicts["cell"] += index
-            outcomes = verdicts["outcome"]
-            outcomes[:] = _MISSED
-            outcomes[:row_count] = _WRONG
-            outcomes[: len(correct)] = _CORRECT
-            verdicts["score"][:row_count] = overlaps.scores[rows]
+            verdicts["is_correct"][: len(correct)] = True
+            verdicts["score"] = overlaps.scores[rows]
             self._verdicts.append(verdicts)
 
     def merge(self, other: InstanceScores) -> None:
@@ -182,34 +175,30 @@ class InstanceScores:
         for train_id in np.flatnonzero(instances).tolist():
             first = train_id * threshold_count
             of_class = parts[first : first + threshold_count]
-            precisions[train_id] = [_integrate(part) for part in of_class]
+            precisions[train_id] = [_integrate(part, instances[train_id]) for part in of_class]
         return precisions
 
 
-def _integrate(verdicts: NDArray[np.void]) -> float:
+def _integrate(verdicts: NDArray[np.void], instance_count: int) -> float:
     """Compute the area under the curve of precision over recall, as the official evaluator does.
 
     Args:
-        verdicts: The verdicts of one class at one threshold, by ascending confidence.
+        verdicts: The verdicts on the predictions of one class at one threshold, by ascending
+            confidence.
+        instance_count: Number of instances of the class that count.
     """
-    is_missed = verdicts["outcome"] == _MISSED
-    predicted = verdicts[~is_missed]
-    is_correct = predicted["outcome"] == _CORRECT
     # Index of the first verdict of each distinct confidence, (C,). The verdicts from there on are
     # those at or above this confidence.
-    _, starts = np.unique(predicted["score"], return_index=True)
-    cumulated = np.cumsum(is_correct)
-    correct_before = np.append(0, cumulated)
-    correct_count = correct_before[-1]
-    correct_above = correct_count - correct_before[starts]
-    counts_above = len(predicted) - starts
-    missed_count = np.count_nonzero(is_missed)
-    positive_count = max(1, correct_count + missed_count)
+    _, starts = np.unique(verdicts["score"], return_index=True)
+    last_first = verdicts["is_correct"][::-1]
+    correct_from = np.cumsum(last_first)[::-1]
+    correct_above = correct_from[starts]
+    counts_above = len(verdicts) - starts
 
     # Precision and recall at each confidence; above the highest one, precision is 1 and recall 0.
     precision = correct_above / counts_above
     precision = np.append(precision, 1.0)
-    recall = correct_above / positive_count
+    recall = correct_above / instance_count
     recall = np.append(recall, 0.0)
 
     # Recall falls as confidence rises. Each precision counts for half the distance between the
