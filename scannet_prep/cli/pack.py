@@ -4,8 +4,9 @@ The folder contains processed scenes or extracted frames, or is a raw tree. The
 archive is a plain .tar.zst that any tar opens. Training reads it directly: a
 scene, or an image of extracted frames, can be read alone, also over HTTP.
 
-The same files give the same bytes. The archive gets its name when it is
-complete; an existing one is replaced only with --force.
+With the same version of zstandard, the same files give the same bytes. The
+archive gets its name when it is complete; an existing one is replaced only with
+--force.
 
 examples:
   scannet-prep pack                           # data/processed
