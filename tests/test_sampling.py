@@ -209,9 +209,10 @@ def test_batches_of_scannet_are_full_and_even_and_new_in_each_epoch(world_size, 
 def test_scenes_above_the_budget_leave_others_free_to_change_batches():
     # Two scenes fill batches of their own; the others change partners as they do without them.
     lengths = np.random.default_rng(4).integers(50, 150, 60)
-    shares = []
+    shares, step_counts = [], []
     for large in ([], [3000, 3000]):
         sampler = PointBudgetBatchSampler([*lengths, *large], max_points=300)
+        step_counts.append(len(sampler))
         pairs = [
             {frozenset(pair) for batch in sampler.plan(epoch) for pair in combinations(batch, 2)}
             for epoch in range(40)
@@ -219,6 +220,9 @@ def test_scenes_above_the_budget_leave_others_free_to_change_batches():
         repeated = sum(len(before & after) for before, after in pairwise(pairs))
         shares.append(repeated / sum(map(len, pairs)))
     assert shares[1] < 1.5 * shares[0]
+    assert step_counts[1] == step_counts[0] + 2
+    # In random order, because Mix3D joins neighbours.
+    assert any(batch != sorted(batch) for batch in sampler.plan(0))
 
 
 def test_scenes_that_are_repeated_are_others_in_each_epoch():

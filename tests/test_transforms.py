@@ -135,11 +135,11 @@ def test_two_composed_transforms_agree_with_one_after_the_other():
 # Selections.
 
 
-def test_tensor_that_is_named_becomes_an_array_of_the_selected_vertices():
+def test_tensors_become_arrays_of_the_selected_vertices():
     sample = make_sample(40)
-    sample |= {"more": Tensor(sample["height"]), "vertex_keys": ["height", "more"]}
-    result = CropPoints(9)(sample, rng(0))
-    assert result["more"].tolist() == result["height"].tolist()
+    tensors = {key: Tensor(sample[key]) for key in ("labels", "height")}
+    crop = CropPoints(9, (3,), SCANNET20)
+    check_same(crop(sample | tensors, rng()), crop(sample, rng()))
 
 
 @given(st.integers(1, 45), st.integers(0, 20), st.booleans())

@@ -348,27 +348,24 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
     def _read(self, index: int) -> Sample:
         """Read a sample, without the transform."""
         scene_id = self.scene_ids[index]
-        # Labels come from the raw ids, which both label sets have. The stored `labels` are those
-        # of one label set only.
-        stored_keys = {key: key for key in self._keys}
-        if "labels" in stored_keys:
-            stored_keys["labels"] = self.label_set.raw_ids_key
         arrays = self._place.open_arrays(scene_id)
         sample = Sample()
         sample.is_aligned = self.is_aligned
-        for key, stored_key in stored_keys.items():
-            if key == "segments" and key not in arrays.keys:
-                # As in test scenes.
-                array = np.full(self.lengths[index], -1, np.int32)
-            else:
-                array = arrays.read(stored_key)
+        for key in self._keys:
             if key == "labels":
-                array = self.label_set.train_ids_from_raw_ids(array, self.ignore_index)
+                # From the raw ids, which both label sets have. The stored `labels` are those of one
+                # label set only.
+                raw_ids = arrays.read(self.label_set.raw_ids_key)
+                sample[key] = self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_index)
             elif key == "normals":
-                array = widen_normals(array)
+                sample[key] = widen_normals(arrays.read(key))
+            elif key == "segments" and key not in arrays.keys:
+                # As in test scenes.
+                sample[key] = np.full(self.lengths[index], -1, np.int32)
             elif key in {"instances", "segments"}:
-                array = array.astype(np.int32)
-            sample[key] = array
+                sample[key] = arrays.read(key).astype(np.int32)
+            else:
+                sample[key] = arrays.read(key)
         sample["label_set"] = self.label_set.name
         sample["scene_id"] = scene_id
         if self._points is not None:

@@ -82,7 +82,8 @@ class Draft:
         """
         if key not in self._columns:
             self._check_key(key)
-            array = self.sample[key].T
+            # Tensors of PyTorch and lists become arrays.
+            array = np.asarray(self.sample[key]).T
             if self._kept is None:
                 self._columns[key] = array.copy()
             else:
