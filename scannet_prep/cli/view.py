@@ -132,6 +132,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     pictures.add_argument(
         "--hide",
         nargs="+",
+        action="extend",
         default=[],
         metavar="CLASS",
         help="leave out these classes, in any colouring; in quotes if the name has blanks",

@@ -492,8 +492,8 @@ function listenToCamera(drawing, onMove, onClick) {
     onMove();
   });
   canvas.addEventListener("keydown", (event) => {
-    // The browser itself zooms with Control and plus.
-    if (!(event.key in KEYS) || event.ctrlKey || event.metaKey) return;
+    // The browser itself zooms with Control and plus, and goes back with Alt and an arrow.
+    if (!(event.key in KEYS) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     const [x, y, factor] = KEYS[event.key];
     camera.zoom(factor);
