@@ -141,6 +141,11 @@ def make_processed(folder, scene_ids, *words, **options):
     return folder / "processed"
 
 
+def extract(raw_dir, out_dir, *words):
+    """Extract frames."""
+    return run_main("frames", raw_dir, "-o", out_dir, "--json", *words)
+
+
 def copy_scene(scene, scene_ids):
     """Give one scene several ids."""
     metas = [replace(scene.meta, scene_id=scene_id) for scene_id in scene_ids]

@@ -226,12 +226,6 @@ def packed_dir(whole_dir, tmp_path_factory):
     return directory
 
 
-@pytest.fixture
-def archive_path(packed_dir, tmp_path):
-    """A copy of the archive of the processed folder."""
-    return Path(shutil.copy(packed_dir / "processed.tar.zst", tmp_path / "scannet.tar.zst"))
-
-
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
     """A private authority, and a file with a certificate that it has signed."""

@@ -120,15 +120,6 @@ def test_train_scene_without_a_needed_file_fails_and_names_it(tmp_path, suffix):
         process_tiny(tmp_path, {suffix: None}, align_axis=True)
 
 
-def test_link_to_nothing_in_place_of_a_file_fails_its_scene_by_name(tmp_path):
-    raw = tiny.write_tiny(tmp_path, {INFO: None})
-    (raw.directory / f"{raw.scene_id}{INFO}").symlink_to("nowhere")
-    raw = list_raw(tmp_path).scenes[raw.scene_id]
-
-    with pytest.raises(FileError, match=r"scene0000_00\.txt: "):
-        process_written(raw)
-
-
 def test_high_resolution_groups_are_used_only_if_there_are_no_others(tmp_path):
     other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
     both = process_tiny(tmp_path / "both", {HIRES: other})

@@ -97,8 +97,9 @@ def test_ranks_cannot_be_compared_without_pytorch(monkeypatch):
 
 
 def test_scenes_are_counted_and_faults_of_the_place_are_problems(
-    raw_dir, out_dir, archive_path, tmp_path
+    raw_dir, out_dir, packed_dir, tmp_path
 ):
+    archive_path = packed_dir / "processed.tar.zst"
     truncated = tmp_path / "truncated.tar.zst"
     truncated.write_bytes(archive_path.read_bytes()[:-40])
     damaged = shutil.copytree(out_dir, tmp_path / "damaged")
@@ -118,7 +119,7 @@ def test_scenes_are_counted_and_faults_of_the_place_are_problems(
     assert raw.severity == "ok"
     assert raw.message == f"{raw_dir}: 3 scenes (raw)"
     assert archive["scenes"].message == f"{archive_path}: 3 scenes (archive)"
-    assert archive["folder"].message.startswith(f"{tmp_path}: ")
+    assert archive["folder"].message.startswith(f"{packed_dir}: ")
     assert unfinished.severity == "problem"
     assert unfinished.message == fault.value.message
     assert unfinished.hint == fault.value.hint

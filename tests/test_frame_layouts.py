@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, VAL, patch, raw_file, run_main, succeed
+from commands import TEST, TRAIN, VAL, extract, patch, raw_file, run_main, succeed
 from PIL import Image
 from tiny import LOST, encode_stream, make_intrinsic
 
@@ -80,10 +80,6 @@ def raw_dir(tmp_path_factory):
         cameras = ((COLOR_SIZE, COLOR_INTRINSIC), (DEPTH_SIZE, DEPTH_INTRINSIC))
         raw_file(raw_dir, ".sens", scene_id).write_bytes(encode_stream(frames, 1000.0, *cameras))
     return raw_dir
-
-
-def extract(raw_dir, out_dir, *words):
-    return run_main("frames", raw_dir, "-o", out_dir, "--json", *words)
 
 
 def load(path):

@@ -9,7 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, VAL, digests, edit_json, patch, raw_file, run_main
+from commands import TEST, TRAIN, VAL, digests, edit_json, extract, patch, raw_file, run_main
 from PIL import Image
 from tiny import COLOR_SIZE, encode_stream, make_frames
 
@@ -79,10 +79,6 @@ def raw_dir(streams_dir, tmp_path):
 @pytest.fixture
 def out_dir(tmp_path):
     return tmp_path / "frames"
-
-
-def extract(raw_dir, out_dir, *words):
-    return run_main("frames", raw_dir, "-o", out_dir, "--json", *words)
 
 
 def save_text(matrix):
