@@ -295,7 +295,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     expected = "".join(f"{number}\n" for number in raw_ids(train_ids, SCANNET200))
     scene_ids = sorted(official_scenes(Split.TEST))
     (tmp_path / "pred").mkdir()
-    for scene_id in scene_ids:
+    for scene_id in [*scene_ids, SCENE]:
         np.save(tmp_path / f"pred/{scene_id}_pred.npy", train_ids)
     # One folder for each number of annotated points of the data-efficient benchmark.
     folders = ["100", "20", "200", "50"]
@@ -323,7 +323,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     report = submit("limited").json
     assert report["folders"] == [f"{name}/" for name in folders]
     assert (report["scenes"], report["masks"]) == (100, 0)
-    assert report["left_out"] == {"unlabeled": 8_800}
+    assert report["left_out"] == {"scenes": 4, "unlabeled": 8_800}
     names = [f"{folder}/{name}.txt" for folder in folders for name in scene_ids]
     assert read("limited") == dict.fromkeys(names, expected)
     assert submit("limited", submission_place, "--min-score", "0").status == 2

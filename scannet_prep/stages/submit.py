@@ -48,9 +48,10 @@ class SubmissionReport:
         masks: Number of predicted instances in the zip file.
         size_bytes: Size of the zip file.
         unpacked_bytes: Size of all files in the zip file.
-        left_out: Number of vertices that are 0 in the zip file because their id is not a class
-            (`unlabeled`); and of omitted instances by reason: `other` (wall, floor, or none of the
-            classes), `small` (under 100 vertices), `score` (below `min_score`).
+        left_out: Number of predicted `scenes` that are not in test; of vertices that are 0 in the
+            zip file because their id is not a class (`unlabeled`); and of omitted instances by
+            reason: `other` (wall, floor, or none of the classes), `small` (under 100 vertices),
+            `score` (below `min_score`).
         warning: A warning about the predicted ids; may be empty.
     """
 
@@ -115,6 +116,7 @@ def run(
     with progress.work("submit", file_count, "scenes"), zipfile.ZipFile(buffer, "w") as archive:
         for name, predictions in parts.items():
             id_counts = IdCounts(predictions)
+            left_out["scenes"] += len(predictions.paths.keys() - scene_ids)
             for scene_id in sorted(scene_ids):
                 vertex_count = scenes.scenes[scene_id].vertex_count
                 prediction = id_counts.read(scene_id, vertex_count)
@@ -198,10 +200,9 @@ def _encode_instances(
         The content of each file by its name: first the masks, in the order of the prediction, then
         the list of their names, raw ids and confidences.
     """
-    masks, labels, scores = map(np.asarray, prediction)
     files: dict[str, bytes] = {}
     lines = ""
-    for mask, label, score in zip(masks, labels.tolist(), scores.tolist(), strict=True):
+    for mask, label, score in zip(*map(np.asarray, prediction), strict=True):
         if label not in label_set.things:
             left_out["other"] += 1
         elif np.count_nonzero(mask) < MIN_VERTICES:
