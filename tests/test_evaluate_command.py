@@ -327,6 +327,9 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
     names = [f"{folder}/{name}.txt" for folder in folders for name in scene_ids]
     assert read("limited") == dict.fromkeys(names, expected)
     assert submit("limited", submission_place, "--min-score", "0").status == 2
+    # All scenes but one.
+    (tmp_path / f"pred/{scene_ids[0]}_pred.npy").unlink()
+    assert f": has predictions in {tmp_path}/pred, {tmp_path}/pred/submit" in submit("pred").stderr
 
     (tmp_path / "limited.zip").unlink()
     path = tmp_path / "limited/20/scene0707_00_pred.npy"
