@@ -172,6 +172,9 @@ TEXT, ARRAYS = f"{SCENE}.txt", f"{SCENE}.npz"
 TRAIN_IDS, SCORES = f"{SCENE}.npy", f"{SCENE}.eval.npz"
 NO_SCORES = "prob: found float64 (2500, 21), expected numbers (vertices, classes + 1)"
 NO_NUMBER = "found '5.0', expected whole numbers, one per line\nhint: np.savetxt writes"
+NO_SCORE = (
+    "cannot be read as .npz: 'scores is not a file in the archive'\nhint: docs/evaluation.md lists"
+)
 NO_MASK = "expected a path, id and confidence"
 FAULTS = [
     ("semantic", TEXT, b"1\n2\n", "prediction: found 2 vertices, expected 2,500"),
@@ -191,7 +194,7 @@ FAULTS = [
         f"found './/a.txt 6 .5', {NO_MASK} of another mask",
     ),
     ("instance", TEXT, b"b.txt 5 0.5\n", "mask b.txt: found 2 vertices, expected 2,500"),
-    ("instance", ARRAYS, {"masks": 1, "labels": [3]}, "cannot be read as .npz: 'scores is not"),
+    ("instance", ARRAYS, {"masks": 1, "labels": [3]}, NO_SCORE),
     ("instance", ARRAYS, b"PK\3\4 cut off", "cannot be read as .npz: File is not a zip file"),
 ]
 

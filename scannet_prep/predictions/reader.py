@@ -27,6 +27,7 @@ _ENDINGS = {
     "instance": (".txt", ".npz"),
 }
 _NO_NUMBER = re.compile(r"\S*[^-+\d\s]\S*", re.ASCII)
+_HINT_ARRAYS = "docs/evaluation.md lists the files of predictions and their arrays"
 _HINT_NUMBERS = "np.savetxt writes whole numbers with fmt='%d'; lists of masks need --task instance"
 
 
@@ -174,7 +175,8 @@ def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:
                 loaded = {"": loaded}
             return [loaded[key] for key in keys]
         except Exception as error:  # noqa: BLE001 - NumPy raises any kind for damaged files
-            raise FileError(path, f"cannot be read as {path.suffix}: {error}") from None
+            problem = f"cannot be read as {path.suffix}: {error}"
+            raise FileError(path, problem, _HINT_ARRAYS) from None
 
 
 def read_numbers(path: Path) -> IntArray:
