@@ -4,7 +4,7 @@
     _list_files, Place.iter_groups    the files of no scene, and those of each
     run                               files --> frames, in threads --> the archive
 
-The archive gets its name when it is complete and on the disk.
+The archive gets its name when it is complete.
 """
 
 from __future__ import annotations
