@@ -66,8 +66,6 @@ class RemoteArchive:
             OutageError: The server has served nothing for too long.
         """
         end = min(offset + size, self.size_bytes)
-        if offset >= end:
-            return b""
         return self._try([*_PAUSES_S], _read_range, offset, end)
 
     def _try(self, pauses_s: list[float], function: Callable[..., Result], *span: int) -> Result:
