@@ -72,7 +72,7 @@ def test_ranges_are_right_after_passing_faults_and_in_threads(server):
     assert source.read(499_990, 100) == CONTENT[499_990:]
     assert source.read(500_000, 9) == b""
     for fault in PASSING:
-        server.faults = [at(PATH, fault, fault)]
+        server.faults = [at(PATH, *3 * [fault])]
         server.forget()
         assert source.read(1000, 20_000) == CONTENT[1000:21_000], fault
     for fault in (NoLength(), UntilClosed()):

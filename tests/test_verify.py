@@ -389,6 +389,9 @@ def test_comparison_shows_other_options_and_what_cannot_be_compared(
     assert "faces: only there" in messages[TRAIN]
     assert "options" in messages[TRAIN][-1]
     assert report["classes"] == {}
+    write_release(tmp_path / "raw", [TRAIN], vertices=700)
+    _, _, messages = compare(whole_dir / "raw", tmp_path / "raw", "--scenes", TRAIN)
+    assert messages[TRAIN][0] == "points: float32 (600, 3), there float32 (700, 3)"
     outcome, _ = verify(whole_dir / "raw", "--against", packed_dir / "raw.tar.zst")
     assert outcome.status == 2
     assert "cannot be compared" in outcome.stderr
