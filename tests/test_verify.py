@@ -182,7 +182,8 @@ def test_files_are_compared_with_scannet_lock_and_large_ones_are_read(tmp_path):
             (tmp_path / name).write_bytes(data)
         # The record is that of the damaged file: its digest does not reveal the damage.
         records[name] = digest_file(tmp_path / name)
-    records[relative(VAL, INFO.suffix)] = digest_file(tmp_path / frames_name)
+    gone = "tasks/gone.zip"
+    records[relative(VAL, INFO.suffix)] = records[gone] = digest_file(tmp_path / frames_name)
     (tmp_path / "scannet.lock").write_bytes(encode_lock(records))
     # A colour that no other file contradicts; and a file that is gone.
     mesh_path = tmp_path / relative(TRAIN, MESH.suffix)
@@ -194,6 +195,7 @@ def test_files_are_compared_with_scannet_lock_and_large_ones_are_read(tmp_path):
     assert outcome.status == 3
     messages = {file: message for _, _, file, message in findings}
     assert VAL in messages.pop(".")
+    assert "no such file" in messages.pop(gone)
     assert messages.keys() == files.keys()
     assert all(files[file][1] in message for file, message in messages.items())
     # Files of no scene are left out if scenes are selected.
