@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from commands import TEST, TRAIN, VAL, extract, patch, raw_file, run_main, succeed
 from PIL import Image
+from plyfile import PlyData
 from tiny import LOST, encode_stream, make_intrinsic
 
 from scannet_prep.errors import FileError
@@ -174,11 +175,10 @@ def read_neuralrecon(out_dir):
 
 
 def read_points(path):
-    """Read a binary PLY of points with normals and colors, as 3DGS does."""
-    header, _, data = path.read_bytes().partition(b"end_header\n")
-    assert b"property float nx" in header
-    names = ["x", "y", "z", "nx", "ny", "nz", "red", "green", "blue"]
-    return np.frombuffer(data, {"names": names, "formats": ["<f4"] * 6 + ["u1"] * 3})
+    """Read points with normals and colors, as 3DGS does."""
+    points = PlyData.read(path)["vertex"].data
+    assert not points["nx"].any()
+    return points
 
 
 def read_colmap(out_dir):
@@ -276,9 +276,10 @@ def test_program_sees_known_points_where_images_show_them(raw_dir, tmp_path, lay
     assert len(views) == count
     # The camera of `FrameFolder` belongs to the images as they were written, too.
     views += [
-        (frame.read("color"), frame.number, scene.color_camera.intrinsic, np.linalg.inv(frame.pose))
+        (frame.read(content), frame.number, camera.intrinsic, np.linalg.inv(frame.pose))
         for scene in FrameFolder(tmp_path)
         for frame in scene
+        for content, camera in (("color", scene.color_camera), ("depth", scene.depth_camera))
         if frame.number != LOST_NUMBER
     ]
     for view in views:

@@ -96,7 +96,7 @@ def decode_color(data: bytes, size: tuple[int, int], *formats: str) -> NDArray[n
 
 
 def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
-    """Decode a PNG image of numbers.
+    """Decode an image of numbers, PNG or PGM.
 
     Args:
         data: The file.
@@ -108,9 +108,10 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     Raises:
         ContentError: It is damaged, of another kind, or has another size.
     """
-    check_gray_png(data, size)
-    image = np.array(_decode(data, size, "PNG"))
-    # Older versions of Pillow make integers of 32 bits from 16.
+    if not data.startswith(b"P5"):
+        check_gray_png(data, size)
+    image = np.array(_decode(data, size, "PNG", "PPM"))
+    # Pillow makes integers of 32 bits from 16: of PGM, and of PNG in older versions.
     return image if image.dtype == np.uint8 else image.astype(np.uint16)
 
 

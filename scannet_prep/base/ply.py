@@ -16,7 +16,7 @@ def encode_ply(
     points: NDArray[np.float32],
     colors: NDArray[np.uint8],
     faces: NDArray[np.int32] | None = None,
-    **others: NDArray[np.unsignedinteger],
+    **others: NDArray[Any],
 ) -> list[Any]:
     """Encode coloured points or a mesh as the pieces of a file, which are bytes or arrays.
 
@@ -25,7 +25,7 @@ def encode_ply(
         points: float32 (V, 3).
         colors: uint8 (V, 3).
         faces: int32 (F, 3), indices of vertices; None for points alone.
-        others: Further properties of the vertices by name, uint8 or uint16 (V,).
+        others: Further properties of the vertices by name, float32, uint8 or uint16 (V,).
     """
     names = ["x", "y", "z", "red", "green", "blue", *others]
     columns = [*points.T, *colors.T, *others.values()]

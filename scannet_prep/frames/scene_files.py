@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import read_file
+from scannet_prep.base.ply import encode_ply
 from scannet_prep.export.arrays import in_frame
 from scannet_prep.frames.folder import FramesRecord
 from scannet_prep.processed.scene import read_processed
@@ -23,21 +24,6 @@ from scannet_prep.release.files import INFO, MESH
 _HALF_PIXEL = 0.5
 # In metres, around the cameras of MonoSDF.
 _FREE_SPACE = 1.5
-_PLY_HEADER = """\
-ply
-format binary_little_endian 1.0
-element vertex {count}
-property float x
-property float y
-property float z
-property float nx
-property float ny
-property float nz
-property uchar red
-property uchar green
-property uchar blue
-end_header
-"""
 _STREAM_INFO = """\
 m_versionNumber = 4
 m_sensorName = {0.record.sensor}
@@ -129,10 +115,8 @@ class SceneContents:
     def points(self) -> bytes:
         """The vertices of the scan as PLY, with normals of 0, which readers expect."""
         positions, colors = _read_vertices(self.scene)
-        rows = np.zeros(len(positions), "3<f4, 3<f4, 3u1")
-        rows["f0"] = positions
-        rows["f2"] = colors
-        return _PLY_HEADER.format(count=len(rows)).encode() + rows.tobytes()
+        zeros = np.zeros(len(positions), np.float32)
+        return b"".join(encode_ply("start points", positions, colors, nx=zeros, ny=zeros, nz=zeros))
 
     @property
     def transforms(self) -> dict[str, Any]:
