@@ -218,6 +218,18 @@ def test_scenes_stay_while_the_disk_that_their_raw_files_are_linked_to_is_away(
     assert digests(aligned_dir) | {"manifest.json": before["manifest.json"]} == before
 
 
+def test_files_stay_if_the_raw_files_vanish_during_a_forced_run(raw_dir, out_dir):
+    before = digests(out_dir)
+    plan = stage.plan(raw_dir, out_dir, is_forced=True)
+    shutil.rmtree(raw_dir)
+
+    with ThreadPoolExecutor(1) as executor:
+        report = stage.run(plan, executor=executor)
+
+    assert {failure.error for failure in report.failures} == {"MissingFileError"}
+    assert digests(out_dir / "val") == {f"{VAL}.npz": before[f"val/{VAL}.npz"]}
+
+
 def test_scene_that_lies_twice_keeps_its_file_and_is_listed_until_it_lies_once(raw_dir, out_dir):
     before = digests(out_dir)
     copy = raw_dir / f"copies/{VAL}"
