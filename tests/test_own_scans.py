@@ -227,6 +227,7 @@ def test_own_scenes_alone_need_no_categories_of_the_release_and_no_download(tmp_
     assert outcome.status == 0
     assert "raw category 'chair' is not in the label map" in outcome.stderr
     assert "the .txt has no axisAlignment" in outcome.stderr
+    assert not (tmp_path / "out/TERMS.txt").exists(), "it derives from nothing of ScanNet"
     plot = read_processed(*(tmp_path / "out").glob("*/plot_01.npz"))
     assert plot.nyu40_ids.tolist() == [3, 3, 3, 3, 0, 0]
     assert plot.scannet_ids.tolist() == [7, 7, 7, 7, 0, 0]
