@@ -128,7 +128,7 @@ def test_scene_whose_file_cannot_be_put_in_place_is_unfinished(raw, tmp_path, mo
         scene_run, "write_failed_list", lambda *_: hidden.extend(tmp_path.rglob(".*.tmp"))
     )
     # All scenes are made before the first is put in place.
-    lose = After(1, lambda: (tmp_path / "train").rename(tmp_path / "other"))
+    lose = After(1, lambda: (tmp_path / "train").rename(tmp_path / "val"))
     with pytest.raises(OutputError, match="No such file"):
         process.run(process.plan(raw, tmp_path), executor=WorkersHere(1), progress=lose)
 

@@ -230,6 +230,20 @@ def test_files_stay_if_the_raw_files_vanish_during_a_forced_run(raw_dir, out_dir
     assert digests(out_dir / "val") == {f"{VAL}.npz": before[f"val/{VAL}.npz"]}
 
 
+def test_temporary_files_of_killed_runs_are_removed_but_not_those_of_other_programs(
+    raw_dir, out_dir
+):
+    lost, foreign = (out_dir / name / ".a.npz.1-0123abcd.tmp" for name in ("val", "mine"))
+    foreign.parent.mkdir()
+    for path in (lost, foreign):
+        path.touch()
+
+    process(raw_dir, out_dir)
+
+    assert not lost.exists()
+    assert foreign.exists()
+
+
 def test_scene_that_lies_twice_keeps_its_file_and_is_listed_until_it_lies_once(raw_dir, out_dir):
     before = digests(out_dir)
     copy = raw_dir / f"copies/{VAL}"

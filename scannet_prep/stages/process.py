@@ -298,4 +298,5 @@ _STAGE = Stage(
     write=write_manifest,
     find_outdated=_find_outdated,
     finish=_describe_warnings,
+    subfolders=frozenset(Split),
 )

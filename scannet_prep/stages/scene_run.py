@@ -92,7 +92,8 @@ class Stage:
         find_outdated: Lists files and folders that are removed once a scene is settled, such as
             earlier versions of it, by its task and its outcome.
         finish: Called with plan and manifest when all tasks are done; returns remarks.
-        makes_folders: Whether `make` makes a folder for each scene, in `WORK_NAME`.
+        subfolders: The folders in which `make` leaves temporary files; None for all. Others may be
+            of other programs, and large. Folders are made in `WORK_NAME`.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Stage:
     write: Callable[[Path, Any], None]
     find_outdated: Callable[[Any, Any], Iterable[Path]] = lambda *_: ()
     finish: Callable[[Any, Any], Sequence[Finding]] = lambda *_: ()
-    makes_folders: bool = False
+    subfolders: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +225,8 @@ def _remove_leftovers(plan: RunPlan) -> None:
     shutil.rmtree(plan.out_dir / WORK_NAME, ignore_errors=True)
     for folder, names, _ in os.walk(plan.out_dir):
         remove_temporaries(Path(folder))
-        if plan.stage.makes_folders:
-            names.clear()
+        if plan.stage.subfolders is not None:
+            names[:] = plan.stage.subfolders.intersection(names)
 
 
 class _RunState:
