@@ -20,7 +20,7 @@ from scannet_prep.training.plan import Plan, make_plan, pack
 SceneKey: TypeAlias = tuple[int, int]
 
 # Version of the plans and of the fields of a state. A state of another version is refused.
-_STATE_VERSION = 7
+_STATE_VERSION = 8
 # Variables of torchrun, Slurm, Open MPI and MPICH with the number of processes of a job.
 _PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _HINT_RANK = (
