@@ -10,8 +10,8 @@ with what to do about it. The exit status is 0, or 3 if there are problems. A
 server that cannot be reached is a note, because only download needs it.
 
 --ddp compares all ranks of a job, and times an all-reduce; run it under
-torchrun on all machines of the job. Each rank says what it found, and after
-60 s how many have arrived. Ranks with other scenes or versions are named.
+torchrun on all machines of the job. Each rank prints what it found, and after
+60 s how many ranks have arrived. Those with other scenes or versions are named.
 
 examples:
   scannet-prep doctor

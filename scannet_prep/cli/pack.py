@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     # Python sets `sys.__stdout__` to None if the shell has closed standard output (>&-).
     if is_pipe and (arguments.json or sys.__stdout__ is None or sys.stdout.isatty()):
         problem = "standard output is a terminal, closed, or taken by --json"
-        raise UsageError(problem, "name a file with -o, or put a pipe behind the command")
+        raise UsageError(problem, "name a file with -o, or pipe the output into another command")
     keep_freed_memory()
     report = pack.run(
         source,
