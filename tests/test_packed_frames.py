@@ -93,9 +93,10 @@ def check_equal(packed, folder):
             assert frame.scene.read_file(name) == expected.read_file(name)
 
 
-def test_packed_frames_are_read_from_a_disk_and_from_a_server(root):
-    folder = FrameFolder(root / "frames")
-    check_equal(pickle.loads(pickle.dumps(FrameFolder(root / "a.tar.zst"))), folder)
+def test_packed_frames_are_read_from_a_disk_and_from_a_server(root, monkeypatch):
+    monkeypatch.setenv("HOME", str(root))
+    folder = FrameFolder("~/frames")
+    check_equal(pickle.loads(pickle.dumps(FrameFolder("~/a.tar.zst"))), folder)
     with ReleaseServer(root / "raw") as server:
         server.files["/a.tar.zst"] = root / "a.tar.zst"
         packed = FrameFolder(f"{server.origin}/a.tar.zst?s3cret")

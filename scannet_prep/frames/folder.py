@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive.format import Archive, find_owner, open_archive
-from scannet_prep.base.files import Fingerprint, have_sizes, read_file
+from scannet_prep.base.files import Fingerprint, expand_home, have_sizes, read_file
 from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.json import Count, encode_json, parse_record
 from scannet_prep.base.text import list_some
@@ -121,7 +121,7 @@ class FrameFolder:
 
     def __init__(self, path: Path | str) -> None:
         self._archive: Archive | None = None
-        if "://" in str(path) or Path(path).is_file():
+        if "://" in str(path) or expand_home(path).is_file():
             self._archive = open_archive(path)
             path = self._archive.name
             index = self._archive.index
@@ -131,7 +131,7 @@ class FrameFolder:
                 if index.kind == "frames"
             }
         else:
-            self._folders = find_scenes(Path(path))
+            self._folders = find_scenes(expand_home(path))
         self.path = path
         if not self._folders:
             raise MissingFileError(
