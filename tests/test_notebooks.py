@@ -117,6 +117,8 @@ def test_page_has_the_colourings_of_the_sample_and_of_predictions_and_saves_itse
     with pytest.raises(UsageError, match="cannot be coloured by 'error'"):
         show_sample(sample, color="error")
 
+    # An ignore index of other programs.
+    sample["labels"][:9] = 255
     masks = make_masks((3, -100))
     for predictions in (np.full(VERTICES, -100), masks, masks._asdict()):
         page = show_sample(sample, predictions)

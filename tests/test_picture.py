@@ -153,6 +153,10 @@ def test_hidden_classes_are_left_out_of_every_colouring_and_of_the_legend(viewed
         assert {each.color for each in categories} <= colors_of(legend)
         assert colors_of(legend[:20]) == colors_of(legend[:, -1:]) == {WHITE}
 
+    small = draw_scene(viewed, "scannet20", replace(options, size=(100, 100)))
+    # Names are cut before the scene is, and the last line has the number of others.
+    assert np.ptp(small[20:, 5:40], axis=2).any()
+    assert colors_of(small[-3:, 50:]) == {WHITE}
     options = replace(options, hidden=tuple(each.name for each in categories))
     assert colors_of(draw_scene(viewed, "scannet20", options)[20:]) == {WHITE}
     assert colors_of(draw_scene(viewed, "rgb", replace(options, has_legend=False))) == {WHITE}

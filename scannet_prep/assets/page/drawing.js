@@ -449,10 +449,10 @@ const DRAG_PX = 4;
 function listenToCamera(drawing, onMove, onClick) {
   const { canvas, camera } = drawing;
   const pointers = new Map(); // of each that is pressed: its last event
-  let travelled = 0; // in pixels, since the first was pressed
+  let travelled = 0; // in pixels, since one was pressed
 
   canvas.addEventListener("pointerdown", (event) => {
-    if (!pointers.size) travelled = 0;
+    travelled = 0;
     pointers.set(event.pointerId, event);
     canvas.setPointerCapture(event.pointerId);
   });

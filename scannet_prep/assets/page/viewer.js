@@ -348,7 +348,8 @@ class Viewer {
     canvas.addEventListener("dblclick", (event) => this.#centre(event));
     canvas.addEventListener("pointermove", (event) => {
       this.#endHover();
-      if (event.buttons || event.pointerType === "touch") return;
+      // A finger moves only while it touches.
+      if (event.buttons) return;
       this.#hoverTimer = setTimeout(() => this.#hover(event), HOVER_DELAY_MS);
     });
     canvas.addEventListener("pointerleave", () => this.#endHover());
