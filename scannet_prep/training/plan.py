@@ -144,8 +144,9 @@ def _exchange_scenes(
     highest = min(max_points, max(*loads, _MAX_EXCESS * mean))
     lowest = 2 * mean - highest
 
-    offers = generator.integers(len(lengths), size=(_OFFERS_PER_SCENE * len(lengths), 2)).T
+    offers = generator.integers(len(lengths), size=(2, _OFFERS_PER_SCENE * len(lengths)))
     scenes, other_scenes = offers.tolist()
+    # How many vertices the first batch would lose to the other.
     changes = np.subtract(*lengths[offers]).tolist()
     for scene, other_scene, change in zip(scenes, other_scenes, changes, strict=True):
         batch = batch_of[scene]
