@@ -118,6 +118,7 @@ def test_what_export_cannot_do_and_other_commands_to_an_export_are_refused(
 def test_scenes_that_lack_what_a_format_needs_are_named(raw_dir, out_dir, tmp_path):
     for suffix in ("_vh_clean_2.0.010000.segs.json", ".aggregation.json"):
         raw_file(raw_dir, suffix).unlink()
+    raw_file(raw_dir, ".txt", TEST).unlink()
     succeed("process", raw_dir, "-o", tmp_path / "ply", "--labels-from", "ply")
 
     outcome = export(tmp_path / "ply", tmp_path / "out", "mask3d")
@@ -126,6 +127,9 @@ def test_scenes_that_lack_what_a_format_needs_are_named(raw_dir, out_dir, tmp_pa
     assert f"{TRAIN} has no segments" in failure["message"]
     (note,) = outcome.json["notes"]
     assert "--compute-segments" in note["message"]
+    # Test scenes need no axis alignment.
+    words = ("ply", "--aligned", "--scenes", TEST)
+    assert export(tmp_path / "ply", tmp_path / "one", *words).json["made"] == [TEST]
 
 
 def test_scene_that_moves_to_another_split_leaves_no_file_in_the_first(raw_dir, out_dir, tmp_path):
