@@ -421,6 +421,15 @@ def test_user_chooses_the_frame(root, tmp_path):
     scene = read_processed(root / f"aligned/train/{TRAIN}.npz")
     matrix = export("mmdet3d", scene, tmp_path, is_aligned=True)["axis_align_matrix"]
     assert matrix == np.eye(4).tolist()
+    # The boxes that a processed file has are those of its own frame.
+    scene = read_processed(root / f"scan/train/{TRAIN}.npz")
+    export("octformer", scene, tmp_path, is_aligned=True)
+    assert np.load(tmp_path / f"train/{TRAIN}.npz").files == [
+        "points",
+        "normals",
+        "colors",
+        "labels",
+    ]
 
 
 def test_drawn_points_are_the_same_in_all_arrays_and_for_ever_and_boxes_are_of_all(
