@@ -192,8 +192,8 @@ def UntilClosed(answer, _request):
 
 @fault
 def Status(answer, _request, code, retry_after=None):
-    """Answer with another status."""
-    answer_status(answer, code, retry_after)
+    """Answer with another status. One body is empty."""
+    answer_status(answer, code, retry_after, b"" if code == 429 else b"Wrong.\n")
 
 
 @fault

@@ -262,6 +262,8 @@ def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
     assert len(report.failures) == len(server.files) - len(others)
     for failure in report.failures:
         assert len(server.requests(failure.subject.removeprefix(server.origin))) == tries
+    # An answer with another status does not end the connection.
+    assert server.connection_count == 1 or suffix not in (".txt", ".combined.tsv")
 
 
 @pytest.mark.parametrize(
@@ -395,7 +397,8 @@ def test_unreachable_server_is_waited_for_with_a_reason(server, tmp_path):
 
 def test_progress_advances_while_a_file_arrives(server, tmp_path):
     bar = Bar()
-    server.faults = [at(MESH_PATH, Stall(30_000))]
+    # Bytes of a file show, too, that the address is right.
+    server.faults = [at(MESH_PATH, Stall(30_000), *[Status(404)] * 9)]
     assert not fetch(server, tmp_path, [SCENE], types=[MESH], bar=bar).failures
     assert KINDS[MESH].typical_bytes - 30_000 in bar.lefts
     assert bar.left == 0
@@ -517,6 +520,12 @@ def test_server_that_admits_few_requests_receives_few(small_release, tmp_path):
     assert count < 5 * 41
 
 
+def test_idle_connections_do_not_keep_out_new_ones(server, tmp_path):
+    """The server admits one connection at a time, and closes none that is idle."""
+    server.faults = [lambda _request: [Status(503)] if len(server.sockets) > 1 else []]
+    fetch_whole(server, tmp_path, jobs=2)
+
+
 def test_no_request_is_made_during_a_pause_that_the_server_requests(server, tmp_path, monkeypatch):
     times_s = []
     monkeypatch.setattr(http, "_LONGEST_RETRY_AFTER_S", 1.0)
@@ -529,6 +538,8 @@ def test_no_request_is_made_during_a_pause_that_the_server_requests(server, tmp_
     server.faults = [between(0, 2, Status(429, "7200")), note_time]
     bar = Bar()
     assert not fetch(server, tmp_path, SCENES[:2], types=[MESH], jobs=1, bar=bar).failures
-    assert "the server requests a pause of 1.0 s: status 429 Too Many Requests" in bar.statuses
+    reason = "the server requests a pause of 1.0 s: status 429 Too Many Requests"
+    # It stays visible although other files end meanwhile.
+    assert bar.statuses.count(reason) > 9
     pauses_s = [later - earlier for earlier, later in itertools.pairwise(times_s)]
     assert min(pauses_s) >= 1

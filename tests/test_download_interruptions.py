@@ -2,6 +2,7 @@
 certificates, proxies, and a real nginx."""
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -136,14 +137,20 @@ def test_no_file_appears_after_a_stopped_run_and_only_an_interrupt_leaves_thread
 
 def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written(server, tmp_path):
     tmp_path.joinpath("scans").mkdir()
-    outcome = run_main(
-        "download", "--types", ".sens", "--accept-terms", "-o", tmp_path, "--base-url",
-        server.base_url, "--json"
-    )  # fmt: skip
+    command = ["download", "--types", ".sens", "--accept-terms", "-o", tmp_path, "--json"]
+    outcome = run_main(*command, "--base-url", server.base_url)
     assert outcome.status == 1
     assert f"{tmp_path}/scans: needs 1.21 TB and a reserve of 200.0 MB" in outcome.json["message"]
     assert not server.requests()
     assert [path.name for path in tmp_path.iterdir()] == ["scans"]
+    # Bytes that were received before need no space again.
+    part = tmp_path / "scans/scene0000_00/.scene0000_00.sens.part"
+    part.parent.mkdir()
+    part.with_name(f"{part.name}.version").write_text('"1"')
+    part.touch()
+    os.truncate(part, 2 << 40)
+    outcome = run_main(*command, "--base-url", server.base_url)
+    assert "no file was served" in outcome.json["message"]
 
 
 def test_files_are_recorded_although_the_list_of_failed_scenes_cannot_be_written(server, tmp_path):

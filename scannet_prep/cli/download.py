@@ -132,14 +132,17 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         progress=console,
         accepts_terms=arguments.accept_terms or _asks_for_terms(plan, console),
     )
-    facts["files"] = {
+    counts = {
         "fetched": len(report.fetched),
         "already there": len(report.kept),
         "failed": len(report.failures),
     }
-    facts["failures"] = report.failures
-    facts["received_bytes"] = report.received_bytes
-    numbers = ", ".join(f"{count:,} {outcome}" for outcome, count in facts["files"].items())
+    facts |= {
+        "files": counts,
+        "failures": report.failures,
+        "received_bytes": report.received_bytes,
+    }
+    numbers = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
     received = format_bytes(report.received_bytes)
     line = f"{numbers}; {received} received in {format_duration(console.seconds)}"
     return Outcome(facts, [line], report.failures)
@@ -153,10 +156,11 @@ def _asks_for_terms(plan: DownloadPlan, console: Console) -> bool:
     has_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     if has_accepted_terms(plan.data_dir) or console.is_json or not has_terminal:
         return False
-    console.warn(f"ScanNet is for those who have signed its Terms of Use: {TERMS_URL}")
-    console.warn("Have you signed the terms, and do you accept them? [y/N]")
-    answer = sys.stdin.readline().strip()
-    return answer.lower() in {"y", "yes"}
+    console.warn(
+        f"ScanNet is for those who have signed its Terms of Use: {TERMS_URL}\n"
+        "Have you signed the terms, and do you accept them? [y/N]"
+    )
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _show_plan(plan: DownloadPlan, facts: dict[str, Any]) -> Outcome:

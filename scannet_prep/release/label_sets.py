@@ -99,7 +99,7 @@ class LabelSet:
         """All classes, in the order of their train ids."""
         asset = resources.files("scannet_prep").joinpath(f"assets/{self.name.lower()}.csv")
         with asset.open(encoding="ascii") as file:
-            return tuple(_parse_class(row) for row in csv.DictReader(file))
+            return tuple(map(_parse_class, csv.DictReader(file)))
 
     @property
     def ids(self) -> tuple[int, ...]:

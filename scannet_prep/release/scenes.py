@@ -110,7 +110,7 @@ def official_scenes(split: str) -> tuple[SceneId, ...]:
 
     name = f"assets/scannetv2_{Split.parse(split)}.txt"
     text = resources.files("scannet_prep").joinpath(name).read_text(encoding="ascii")
-    return tuple(SceneId(line) for line in text.split())
+    return tuple(map(SceneId, text.split()))
 
 
 @cache
@@ -129,9 +129,8 @@ def read_scene_list(path: Path) -> list[str]:
     # Imported here: `--help` lists splits, and needs no files.
     from scannet_prep.base.files import read_text
 
-    lines = read_text(path).splitlines()
-    stripped = [line.partition("#")[0].strip() for line in lines]
-    names = [name for name in stripped if name]
+    lines = [line.partition("#")[0].strip() for line in read_text(path).splitlines()]
+    names = [line for line in lines if line]
     if not names:
         raise FileError(path, "names no scene", "name one scene on each line")
     return names

@@ -92,8 +92,7 @@ class HttpAnswer:
         self._client = client
         self._first = b""
         if response.status_code != 200:
-            self.start = None
-            self.size_bytes = None
+            self.start = self.size_bytes = None
             content_range = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
             if content_range:
                 start, size = content_range.groups()
@@ -120,9 +119,8 @@ class HttpAnswer:
             if self.start == 0 and self._first.lstrip().startswith(b"<"):
                 raise RefusalError("a web page in place of the file", _HINT_REFUSED)
         elif status != 416:
-            if (self._response.raw.length_remaining or _PIECE_BYTES) < _PIECE_BYTES:
-                # The connection can be used again after its short body has been read.
-                self._response.raw.drain_conn()
+            # The connection can be used again after the body has been read.
+            self._response.raw.drain_conn()
             problem = f"status {status} {self._response.reason}"
             if status < 500 and status not in _REJECTIONS:
                 raise RefusalError(problem, _HINT_ADDRESSES if status == 407 else _HINT_REFUSED)
@@ -167,6 +165,7 @@ class HttpClient:
     Attributes:
         timeout_s: As above.
         is_stopped: Set at the end of a run: no body is read any further.
+        close_idle: Closes the connections that no request uses. No request may be running.
     """
 
     def __init__(self, timeout_s: float, *, is_insecure: bool = False) -> None:
@@ -180,6 +179,11 @@ class HttpClient:
         self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
         # Offsets and lengths of compressed content are not those of the file.
         self._session.headers["Accept-Encoding"] = "identity"
+        for adapter in self._session.adapters.values():
+            # Otherwise, connections stay open while an error refers to their pool.
+            pools = adapter.poolmanager.pools  # type: ignore[attr-defined]  # HTTPAdapter
+            pools.dispose_func = urllib3.HTTPConnectionPool.close
+        self.close_idle = self._session.close
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HttpAnswer]:

@@ -30,7 +30,7 @@ class PartialFile:
         target: The final name of the file.
         path: The hidden file that holds the bytes.
         size_bytes: How many bytes it holds.
-        received_bytes: How many bytes were received since this object was created.
+        received_bytes: How many bytes the last request has brought.
     """
 
     def __init__(self, target: Path) -> None:
@@ -57,6 +57,7 @@ class PartialFile:
             RequestError: The file is still incomplete, or larger than `max_bytes`.
             OSError: It cannot be written, for example because the disk is full.
         """
+        self.received_bytes = 0
         headers = {}
         if self._version:
             headers = {"Range": f"bytes={self.size_bytes}-", "If-Range": self._version}

@@ -10,7 +10,7 @@ fetch      decide which file is requested when, and which one is given up
 
 from __future__ import annotations
 
-import datetime as dt
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TERMS_URL
 from scannet_prep.release.scenes import Split
+from scannet_prep.remote.partial import PartialFile
 from scannet_prep.stages.download.fetch import DownloadReport, Fetcher
 from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile, plan
 from scannet_prep.stages.scene_run import write_failed_list
@@ -77,10 +78,13 @@ def run(
     data_dir = plan.data_dir
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     check_terms(data_dir, accepts_terms=accepts_terms)
+    received_bytes = sum(
+        PartialFile(data_dir / file.local_path).size_bytes for file in plan.missing
+    )
     # scans/ holds nearly all files, and may be a link to another disk.
-    check_space(data_dir / SPLIT_DIRS[Split.TRAIN], plan.missing_bytes)
+    check_space(data_dir / SPLIT_DIRS[Split.TRAIN], plan.missing_bytes - received_bytes)
     if not has_accepted_terms(data_dir):
-        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(data_dir / ACCEPTANCE_NAME, [text.encode()])
     with run_lock(data_dir), progress.work("download", total_bytes, "B"):

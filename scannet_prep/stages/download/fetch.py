@@ -97,7 +97,6 @@ class _Task:
         ready_s: The time before which it is not requested again, on the monotonic clock.
         spent_percent: The costs of its failures. At 100, the file is given up.
         most_bytes: The largest size that the partial file has had before the last request.
-        earlier_bytes: The bytes that requests before the last one have brought.
     """
 
     file: RemoteFile
@@ -106,7 +105,6 @@ class _Task:
     ready_s: float = 0.0
     spent_percent: int = 0
     most_bytes: int = 0
-    earlier_bytes: int = 0
 
 
 class Fetcher:
@@ -137,25 +135,27 @@ class Fetcher:
         self._is_served = False
         # The length of the next pause; 0 while the server is up.
         self._pauses = 0
-        # No request is made before this time of the monotonic clock.
+        # No request is made before this time of the monotonic clock, for this reason.
         self._resume_s = 0.0
+        self._reason = ""
         # The run ends if nothing is served until then; infinity while the server is up.
         self._deadline_s = math.inf
         self._known = known
-        self._patience_s = _OUTAGE_S if known else _FIRST_ANSWER_S
+        # Whether anything has been served in this run.
+        self._has_served = False
         # How many connections may be used.
         self._width = _MAX_SUSPECTS
         # Typical sizes of the files that are fetched, kept or given up.
         self._done_bytes = 0
         self._client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
-        self._tasks: list[_Task] = []
+        self._waiting = deque[_Task]()
         plan = report.plan
+        present = {*plan.present}
         # Existing files first: they need no server.
-        for files, are_present in ((plan.present, True), (plan.missing, False)):
-            for file in files:
-                part = PartialFile(plan.data_dir / file.local_path)
-                self._tasks.append(_Task(file, part, are_present))
-        self._waiting = deque(self._tasks)
+        for file in plan.files:
+            part = PartialFile(plan.data_dir / file.local_path)
+            self._waiting.append(_Task(file, part, file in present))
+        self._file_count = len(self._waiting)
 
     def run(self, jobs: int) -> None:
         """Check existing files and fetch the others, until each is there or given up.
@@ -171,18 +171,16 @@ class Fetcher:
             while self._waiting or self._suspects or self._running:
                 pause_s = self._start(threads, jobs)
                 with suppress(Empty):
-                    ended = self._ended.get(timeout=min(pause_s, _PROGRESS_INTERVAL_S))
-                    self._settle(ended)
+                    self._settle(self._ended.get(timeout=min(pause_s, _PROGRESS_INTERVAL_S)))
                 arrived_bytes = self._done_bytes
                 for task in self._running.values():
-                    arrived_bytes += task.part.received_bytes
+                    arrived_bytes += task.part.size_bytes
                 self._progress.advance(arrived_bytes - shown_bytes)
                 shown_bytes = arrived_bytes
         finally:
             self._client.is_stopped.set()
             # The folder stays locked while threads write; an interrupt does not wait for them.
             threads.shutdown(wait=isinstance(sys.exc_info()[1], Exception))
-            self._report.received_bytes = sum(task.part.received_bytes for task in self._tasks)
 
     def fetch(self, task: _Task) -> LockEntry:
         """Keep a file that is there and right; otherwise receive and check it.
@@ -221,6 +219,7 @@ class Fetcher:
             self._note_success()
         pause_s = self._resume_s - time.monotonic()
         if pause_s > 0:
+            self._progress.status(self._reason)
             return pause_s
         is_doubtful = len(self._suspects) >= min(self._width, _MAX_SUSPECTS) or not self._waiting
         if self._suspects and is_doubtful:
@@ -234,7 +233,6 @@ class Fetcher:
                 return pause_s
             task = self._waiting.popleft()
             task.most_bytes = max(task.most_bytes, task.part.size_bytes)
-            task.earlier_bytes = task.part.received_bytes
             future = threads.submit(self.fetch, task)
             self._running[future] = task
             future.add_done_callback(self._ended.put)
@@ -244,6 +242,7 @@ class Fetcher:
         """Record the result of a request; what follows from it is decided afterwards."""
         report = self._report
         task = self._running.pop(future)
+        report.received_bytes += task.part.received_bytes
         try:
             with writing(task.part.target):
                 # Not by its thread, which may still run when an interrupted run has written its
@@ -253,7 +252,7 @@ class Fetcher:
                     task.part.publish()
         except RequestError as error:
             self._suspects[task] = error
-            if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
+            if task.part.received_bytes >= _PROOF_BYTES:
                 self._is_served = True
             self._obey(error)
         except DiskFullError:
@@ -268,7 +267,7 @@ class Fetcher:
                 self._is_served = True
             self._done_bytes += task.file.kind.typical_bytes
             done = len(report.kept) + len(report.fetched) + len(report.failures)
-            self._progress.status(f"{done:,}/{len(self._tasks):,} files")
+            self._progress.status(f"{done:,}/{self._file_count:,} files")
 
     def _note_success(self) -> None:
         """Count the failures so far, which were those of the files, because the server is up.
@@ -276,8 +275,8 @@ class Fetcher:
         Each file is tried again after a pause, or given up.
         """
         self._is_served = False
+        self._has_served = True
         self._deadline_s = math.inf
-        self._patience_s = _OUTAGE_S
         if self._pauses:
             self._pauses //= 2
             self._pause()
@@ -308,18 +307,17 @@ class Fetcher:
             OutageError: It has served nothing for too long.
             TransferError: It has never served anything, and refuses the first files.
         """
-        served = self._report.fetched or self._report.kept
-        known = served or self._known
+        known = self._report.fetched or self._report.kept or self._known
         # Any of them: the server may have removed some since.
         if known and self._is_up(random.choice(known)):  # noqa: S311
             self._note_success()
             return
-        task, error = self._suspects.popitem()
-        self._waiting.extend([*self._suspects, task])
+        *_, (task, error) = self._suspects.items()
+        self._waiting.extend(self._suspects)
         self._suspects.clear()
         is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
-        patience_s = self._patience_s
-        if is_refused and not served:
+        patience_s = _OUTAGE_S if self._has_served or self._known else _FIRST_ANSWER_S
+        if is_refused and not self._has_served:
             # The address may be wrong.
             patience_s = _FIRST_ANSWER_S if known else 0
         now_s = time.monotonic()
@@ -330,10 +328,12 @@ class Fetcher:
             problem = f"{base_url}: no file was served; {name}: {error.message}"
             ending = TransferError if is_refused and not known else OutageError
             raise ending(problem, error.hint or _HINT_CONTINUE)
+        # A server that limits connections counts idle ones, too.
+        self._client.close_idle()
         self._width = max(1, self._width // 2)
         self._pauses = min(self._pauses + 1, _MAX_PAUSES)
         self._pause()
-        self._progress.status(f"waiting for the server: {error.message}")
+        self._reason = f"waiting for the server: {error.message}"
 
     def _is_up(self, file: RemoteFile) -> bool:
         """Whether the server still sends a file that it has sent before."""
@@ -352,7 +352,7 @@ class Fetcher:
         if error.retry_after_s:
             self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
             pause = format_duration(error.retry_after_s)
-            self._progress.status(f"the server requests a pause of {pause}: {error.message}")
+            self._reason = f"the server requests a pause of {pause}: {error.message}"
 
     def _pause(self) -> None:
         """Make no request for a while, which is longer each time that the server is down."""
@@ -361,5 +361,5 @@ class Fetcher:
 
 def _draw_end_of_pause(failures: float) -> float:
     """Draw the time of the next attempt: clients that failed together do not retry together."""
-    growth: float = 1.5**failures
-    return time.monotonic() + _FIRST_PAUSE_S * growth * random.uniform(0.5, 1.5)  # noqa: S311
+    pause_s = _FIRST_PAUSE_S * math.pow(1.5, failures)
+    return time.monotonic() + pause_s * random.uniform(0.5, 1.5)  # noqa: S311

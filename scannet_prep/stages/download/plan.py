@@ -86,8 +86,7 @@ def plan(
     present: list[RemoteFile] = []
     missing: list[RemoteFile] = []
     for file in _list_files(scenes, _find_kinds(types), base_url.rstrip("/")):
-        path = data_dir / file.local_path
-        is_present = _is_present(path, file.kind, locked.get(file.local_path))
+        is_present = _is_present(file, data_dir, locked.get(file.local_path))
         (present if is_present else missing).append(file)
     if not present and not missing:
         raise UsageError(
@@ -101,11 +100,8 @@ def plan(
 def _find_kinds(types: Sequence[str]) -> list[FileKind]:
     """Resolve presets and suffixes to kinds of files, without duplicates."""
     known_kinds = release.KINDS | release.SHARED_KINDS
-    kinds: dict[FileKind, None] = {}
-    for word in types:
-        for suffix in release.PRESETS.get(word, (word,)):
-            kinds[known_kinds[suffix]] = None
-    return list(kinds)
+    suffixes = [suffix for word in types for suffix in release.PRESETS.get(word, (word,))]
+    return list(dict.fromkeys(known_kinds[suffix] for suffix in suffixes))
 
 
 def _list_files(
@@ -133,11 +129,10 @@ def _list_files(
             yield RemoteFile(kind, scene_id, url, local_path)
 
 
-def _is_present(path: Path, kind: FileKind, recorded: LockEntry | None) -> bool:
+def _is_present(file: RemoteFile, data_dir: Path, recorded: LockEntry | None) -> bool:
     """Whether a file is complete, as far as its size shows: the recorded one, or a possible one."""
-    if not path.is_file():
-        return False
-    size_bytes = path.stat().st_size
+    path = data_dir / file.local_path
+    size_bytes = path.stat().st_size if path.is_file() else -1
     if recorded:
         return size_bytes == recorded.size_bytes
-    return 0 < size_bytes <= kind.max_bytes
+    return 0 < size_bytes <= file.kind.max_bytes
