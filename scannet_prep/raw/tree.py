@@ -310,13 +310,14 @@ def _iter_unused(
 ) -> Iterator[Finding]:
     """Report the files that are not used, and folders without a scene in place of one."""
     for folder, names in unused.items():
-        is_error = False
-        if folder not in with_scenes and {folder.name, folder.parent.name} & _SCENE_DIRS:
-            is_error = any(name.lower().endswith(_SCENE_ENDINGS) for name in names)
-        elif not names:
-            continue
         is_in_scans = folder.parent.name in _SCENE_DIRS
-        if names or (is_in_scans and not any(folder in one.parents for one in with_scenes)):
+        is_error = False
+        lacks_scenes = False
+        if folder not in with_scenes and (is_in_scans or folder.name in _SCENE_DIRS):
+            is_error = any(name.lower().endswith(_SCENE_ENDINGS) for name in names)
+            # Neither in it nor below it, although it is in the place of one.
+            lacks_scenes = is_in_scans and not any(folder in one.parents for one in with_scenes)
+        if names or lacks_scenes:
             yield Finding(
                 message=f"{_NOT_USED}: {list_some(names) or 'all files'}",
                 subject=str(folder),
