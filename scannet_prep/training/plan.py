@@ -49,14 +49,13 @@ def pack(lengths: Integers, max_points: int, world_size: int) -> Plan:
         world_size: Number of ranks.
     """
     # Large scenes first, those of equal length by index. Each goes where it leaves the least room:
-    # the number of vertices that a batch can still take. A scene above the budget fills a batch.
-    filled = np.minimum(lengths, max_points)
+    # the number of vertices that a batch can still take.
     batches: Plan = []
     # Room and number of each batch, ascending.
     rooms: list[tuple[int, int]] = []
     for scene in np.argsort(-lengths, kind="stable").tolist():
         # The least room that is enough; -1 is below the number of each batch.
-        position = bisect_left(rooms, (filled[scene], -1))
+        position = bisect_left(rooms, (lengths[scene], -1))
         if position == len(rooms):
             rooms.append((max_points, len(batches)))
             batches.append([])
@@ -65,8 +64,10 @@ def pack(lengths: Integers, max_points: int, world_size: int) -> Plan:
         insort(rooms, (room - lengths[scene], best))
         batches[best].append(scene)
 
-    # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks.
-    roomy_count = int(filled.sum() / max_points / _MAX_FILL)
+    # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks. A
+    # scene above the budget fills a batch.
+    filled_count = np.minimum(lengths, max_points).sum() / max_points
+    roomy_count = int(filled_count / _MAX_FILL)
     step_count = math.ceil(max(len(batches), roomy_count) / world_size)
     count = step_count * world_size
     # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
