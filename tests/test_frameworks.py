@@ -205,6 +205,7 @@ def check_unknown_colors(convert):
     means = np.float32([0.48, 0.43, 0.37])
     for transform in (
         lambda sample, _: sample | {"colors": sample["colors"] / np.float32(255)},
+        lambda sample, _: sample | {"colors": np.full_like(sample["colors"], 255, np.float32)},
         lambda sample, _: sample | {"colors": (sample["colors"] / np.float32(255) - means) / means},
     ):
         batch = collate_torch(make_samples(transform))
