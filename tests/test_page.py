@@ -388,6 +388,7 @@ def test_whole_scene_stays_visible_in_panes_of_another_size(shown, show, path):
     assert pick(shown, 1).tolist() == pick(shown).tolist() != []
     # A view that was chosen is kept.
     shown.press("ArrowLeft")
+    shown.click("#backs")
     shown.select_option("#beside", "")
     assert view_of(shown)[3] == fitted[3]
 
