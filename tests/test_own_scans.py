@@ -100,6 +100,7 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
         file = shutil.copy(raw_dir / place / f"{name}{MESH}", tmp_path / f"{name}.ply")
         sample = sample_from_mesh(file, axis_alignment=matrix, compute_segments=True)
         expected = dataset[name]
+        assert sample.is_aligned == (matrix is not None)
         assert list(sample) == list(expected)
         for key in sample:
             np.testing.assert_array_equal(sample[key], expected[key])
