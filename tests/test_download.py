@@ -169,7 +169,9 @@ def test_damaged_files_of_the_server_fail_until_it_replaces_them(server, tmp_pat
         bad[path] = data.replace(part, part[:-1] + b"?", 1)
     server.files |= bad
     types = ["seg", ".sens", "_2d-label.zip"]
-    report = fetch(server, tmp_path, SCENES[:1], types=types)
+    bar = Bar()
+    report = fetch(server, tmp_path, SCENES[:1], types=types, bar=bar)
+    assert bar.left == 0
     names = sorted(path.rpartition("/")[2] for path in bad)
     assert failed_names(report) == names
     assert all("is not what it should be" in finding.message for finding in report.failures)

@@ -277,7 +277,9 @@ def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
 )
 def test_connections_that_each_bring_20_kb_complete_a_file(server, tmp_path, faults):
     server.faults = [at(MESH_PATH, *faults)]
-    assert not fetch(server, tmp_path).failures
+    report = fetch(server, tmp_path)
+    assert not report.failures
+    assert report.received_bytes == sum(map(os.path.getsize, server.root.rglob("*.*")))
     assert server.bytes_sent_again(MESH_PATH) == 0
 
 
