@@ -103,7 +103,7 @@ def test_password_of_a_mirror_is_never_shown(server, tmp_path, more, suffix):
 
 
 def test_urls_of_missing_files_are_printed_one_per_line(server, tmp_path):
-    files = ["--types", ".sens", MESH, "--scenes", SCENE, SCENES[2], "-o", tmp_path]
+    files = ["--types", ".sens", "--types", MESH, "--scenes", SCENE, SCENES[2], "-o", tmp_path]
     scene, of_test = f"scans/{SCENE}/{SCENE}", f"scans/{SCENES[2]}/{SCENES[2]}"
     urls = [f"v1/{scene}.sens", f"v2/{scene}{MESH}", f"v2/{of_test}.sens", f"v2/{of_test}{MESH}"]
     lines = run_main("download", *files, "--print-urls").stdout.splitlines()

@@ -148,7 +148,7 @@ def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_optio
     rows = pd.read_csv(folder / "new/scores.csv")
     (folder / f"{SCENE}.npy").rename(folder / "scene0025_00.npy")
     refused = run_main(*words)
-    allowed = run_main(*words, "--allow-missing")
+    allowed = run_main(*words, "--allow-missing", "--splits", "val", "--splits", "train")
     for scene_id in VAL[1:]:
         (folder / f"{scene_id}.npy").unlink()
     empty = run_main(*words, "--allow-missing")
@@ -160,11 +160,9 @@ def test_table_begins_with_the_worst_scene_and_missing_ones_are_allowed_by_optio
     assert f"accuracy {accuracy:.4f}" in all_scenes.stdout
     problem = f"error: {folder}: has no semantic predictions of {SCENE} (1 of 3)\n"
     assert f"{problem}hint: predict these scenes, or add --allow-missing" in refused.stderr
-    assert "val: 2 of 312 scenes" in allowed.stdout
+    assert "val, train: 2 of 1,513 scenes" in allowed.stdout
     assert f"warning: skipped without a prediction: 1 scene ({SCENE})" in allowed.stderr
-    assert (
-        "because they are not in the ground truth of val: 1 scene (scene0025_00)" in allowed.stderr
-    )
+    assert "not in the ground truth of val, train: 1 scene (scene0025_00)" in allowed.stderr
     assert "(3 of 3)\nhint: " in empty.stderr
 
 

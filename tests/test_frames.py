@@ -29,7 +29,7 @@ SENS, ZIP = ".sens", "_2d-label-filt.zip"
 # Rows of the label map: chair, shower door (one of two rows of its id), and no class of ScanNet20.
 CHAIR = builtin_label_map().rows["chair"].scannet_id
 SCANNET_IDS = (0, CHAIR, 188, 1177)
-EVERYTHING = ("--every", "1", "--with", "color", "depth", "pose", "labels", "instances")
+EVERYTHING = ("--every", "1", "--with", "color", "depth", "pose", "--with", "labels", "instances")
 
 
 def label_image(number):

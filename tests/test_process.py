@@ -385,7 +385,11 @@ def test_doubts_about_labels_are_warnings_or_errors_of_a_strict_run(raw_dir, out
 def test_dry_run_shows_the_selected_scenes_whose_files_are_there(raw_dir, tmp_path):
     (tmp_path / "list.txt").write_text(f"# a comment\n{VAL}  # another\n\n")
     raw_file(raw_dir, MESH, TEST).unlink()
-    lines = {"": (TRAIN, VAL), f"--scenes {TRAIN} @list.txt": (TRAIN, VAL), "--limit 1": (TRAIN,)}
+    lines = {
+        "": (TRAIN, VAL),
+        f"--scenes {TRAIN} --scenes @list.txt": (TRAIN, VAL),
+        "--limit 1": (TRAIN,),
+    }
     for line, chosen in lines.items():
         words = ("process", raw_dir, "-o", "new", "--dry-run", *line.split())
         text = run_main(*words, cwd=tmp_path).stdout

@@ -114,6 +114,7 @@ def add_selection_arguments(parser: CommandParser) -> None:
     group.add_argument(
         "--splits",
         nargs="+",
+        action="extend",
         choices=[str(split) for split in Split],
         metavar="SPLIT",
         help="only these splits: train, val, test",
@@ -121,6 +122,7 @@ def add_selection_arguments(parser: CommandParser) -> None:
     group.add_argument(
         "--scenes",
         nargs="+",
+        action="extend",
         metavar="ID|@FILE",
         help="only these scenes; @FILE has one scene id per line",
     )

@@ -59,6 +59,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument(
         "--types",
         nargs="+",
+        action="extend",
         required=True,
         choices=TYPES,
         metavar="TYPE",

@@ -41,8 +41,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument(
         "--splits",
         nargs="+",
+        action="extend",
         choices=("train", "val"),
-        default=["val"],
         metavar="SPLIT",
         help="train or val (default: val); for test scenes, see scannet-prep submit",
     )
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         arguments.gt,
         task=arguments.task,
         label_set=arguments.label_set,
-        splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
+        splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits or ["val"])],
         allows_missing=arguments.allow_missing,
         scores_path=arguments.output,
         is_class_agnostic=arguments.class_agnostic,

@@ -115,6 +115,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--with",
         dest="contents",
         nargs="+",
+        action="extend",
         metavar="CONTENT",
         help="color, depth, pose, labels, instances, vertices, correspondences (default: color "
         "depth pose); labels and instances come from the _2d-label-filt.zip and "

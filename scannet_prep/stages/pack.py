@@ -72,7 +72,7 @@ def _list_files(source: Path, kind: TreeKind) -> tuple[FileGroup, set[str]]:
     """
     files = {}
     rest = set()
-    for folder, folders, names in os.walk(source, followlinks=True):
+    for folder, folders, names in os.walk(source, followlinks=kind != "frames"):
         start = f"{folder}/".removeprefix(f"{source}/")
         if kind != "frames" and start.count("/") == _DEEP:
             names += folders
