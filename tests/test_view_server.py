@@ -121,7 +121,7 @@ def running():
     def make_page(scene_id):
         if scene_id == "<b>":
             raise FileError("b.npz", "is damaged")
-        return scene_id.encode()
+        return bytes(30_000_000)
 
     with SceneServer("<i>\udce9", ["one", "<b>"], make_page, make_picture, 0) as serving:
         thread = threading.Thread(target=serving.serve_forever)
@@ -131,8 +131,14 @@ def running():
         thread.join()
 
 
-def test_request_that_is_sent_too_slowly_is_ended(running, monkeypatch):
+def test_request_that_is_sent_too_slowly_is_ended_but_a_page_may_be_read_slowly(
+    running, monkeypatch
+):
     monkeypatch.setattr("scannet_prep.view.server._MAX_REQUEST_S", 0.5)
+    with socket.create_connection(("127.0.0.1", running[0].server_port)) as reader:
+        reader.sendall(b"GET /scene/one HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        time.sleep(1)
+        assert len(reader.makefile("rb").read()) > 30_000_000
     with socket.create_connection(("127.0.0.1", running[0].server_port)) as slow, suppress(OSError):
         for _ in range(200):
             slow.sendall(b"G")

@@ -29,7 +29,7 @@ from scannet_prep.errors import UsageError
 
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
-# For a request and its answer, in seconds: browsers open connections that they do not use.
+# How long a client may take to send a request: browsers open connections that they do not use.
 _MAX_REQUEST_S = 120
 _MAX_KEPT_PICTURES = 2048
 _HTML = "text/html; charset=utf-8"
@@ -143,17 +143,19 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n%(explain)s\n"
 
     def handle(self) -> None:
-        """Handle a request, and end it if it takes too long."""
-        timer = threading.Timer(_MAX_REQUEST_S, self._end)
-        timer.daemon = True
-        timer.start()
+        """Handle a request, and end it if it is not sent in time."""
+        self._timer = threading.Timer(_MAX_REQUEST_S, self._end)
+        self._timer.daemon = True
+        self._timer.start()
         try:
             super().handle()
         finally:
-            timer.cancel()
+            self._timer.cancel()
 
     def do_GET(self) -> None:
         """Answer a request."""
+        # A large page may be read over a slow tunnel.
+        self._timer.cancel()
         if self._read_host() not in _HOSTS:
             self.send_error(
                 HTTPStatus.MISDIRECTED_REQUEST, explain=f"open {self.server.url} instead"
