@@ -315,13 +315,15 @@ def test_redirection_to_a_mirror_is_followed_but_not_to_a_dead_one(release_dir, 
 
 
 def test_body_larger_than_any_file_of_its_kind_is_broken_off(server, tmp_path):
-    paths = [scene_url_path(scene_id, ".txt") for scene_id in SCENES[:2]]
-    server.files |= dict.fromkeys(paths, b"key = value\n" * 1_000_000)
-    server.faults = [at(paths[1], then=NoLength())]
+    paths = [scene_url_path(scene_id, ".txt") for scene_id in SCENES[:3]]
+    server.files |= dict.fromkeys(paths, b"key = value\n" * 5_000_000)
+    server.faults = [at(paths[1], then=NoLength()), at(paths[2], Set(status=503))]
     report = fetch(server, tmp_path)
     assert failed_names(report) == [path.rpartition("/")[2] for path in paths]
     assert all("expected at most 1.0 MB" in finding.message for finding in report.failures)
     assert report.received_bytes < 10_000_000
+    # Nor is that of a rejection read to its end.
+    assert server.requests(paths[2])[0].sent[1] < 30_000_000
 
 
 @pytest.mark.parametrize("seed", range(4))

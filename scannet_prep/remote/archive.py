@@ -86,14 +86,16 @@ class RemoteArchive:
 
 def _find_size(address: str) -> int:
     if address.startswith(_SERVERS):
-        return _request(address, 0, 1)[1]
+        _, size_bytes = _request(address, 0, 1)
+        return size_bytes
     file_system, path = _open_store(address)
     return int(file_system.size(path))
 
 
 def _read_range(address: str, start: int, end: int) -> bytes:
     if address.startswith(_SERVERS):
-        return _request(address, start, end)[0]
+        data, _ = _request(address, start, end)
+        return data
     file_system, path = _open_store(address)
     return bytes(file_system.cat_file(path, start=start, end=end))
 

@@ -92,7 +92,8 @@ class HttpAnswer:
         self._client = client
         self._first = b""
         if response.status_code != 200:
-            self.start = self.size_bytes = None
+            self.start = None
+            self.size_bytes = None
             content_range = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
             if content_range:
                 start, size = content_range.groups()
@@ -119,8 +120,9 @@ class HttpAnswer:
             if self.start == 0 and self._first.lstrip().startswith(b"<"):
                 raise RefusalError("a web page in place of the file", _HINT_REFUSED)
         elif status != 416:
-            # The connection can be used again after the body has been read.
-            self._response.raw.drain_conn()
+            # The connection can be used again after the body has been read, unless it is long.
+            with suppress(urllib3.exceptions.HTTPError, OSError):
+                self._response.raw.read(_PIECE_BYTES, decode_content=False)
             problem = f"status {status} {self._response.reason}"
             if status < 500 and status not in _REJECTIONS:
                 raise RefusalError(problem, _HINT_ADDRESSES if status == 407 else _HINT_REFUSED)

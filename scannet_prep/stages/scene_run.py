@@ -252,7 +252,7 @@ class _RunState:
         }
         # A run for all scenes finds out anew which of them exist, and which fail.
         if not plan.has_all:
-            self._unfinished.update({*plan.before.unfinished} - self._failures.keys())
+            self._unfinished |= {*plan.before.unfinished} - self._failures.keys()
             self._failures = plan.before.failures | self._failures
         for name in plan.kept:
             self._failures.pop(name, None)

@@ -174,7 +174,7 @@ def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[s
     arrays = here.arrays()
     others = there.arrays()
     del arrays["meta"], others["meta"]
-    for key in {**arrays, **others}:
+    for key in arrays | others:
         array = arrays.get(key)
         other = others.get(key)
         if array is None or other is None:
@@ -194,8 +194,8 @@ def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[s
     meta = here.meta.to_json()
     other_meta = there.meta.to_json()
     # One that is left out has a default value.
-    keys = (meta.keys() | other_meta.keys()) - _NOT_COMPARED
-    keys = {key for key in keys if meta.get(key) != other_meta.get(key)}
+    keys = {key for key in meta | other_meta if meta.get(key) != other_meta.get(key)}
+    keys -= _NOT_COMPARED
     if keys:
         yield f"meta: other {', '.join(sorted(keys))}"
 
