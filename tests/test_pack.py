@@ -88,6 +88,9 @@ def test_other_names_are_left_out_and_counted(tree, tmp_path):
         "folder/x": b"",
     }
     write_tree(tree, strangers)
+    # As on another disk.
+    (tree / "tasks").rename(tmp_path / "tasks")
+    (tree / "tasks").symlink_to(tmp_path / "tasks")
     outcome = run_main("pack", tree, "-o", tmp_path / "a.tar.zst", "--json")
     assert {*outcome.json["left_out"]} == {name.removesuffix("/0.jpg") for name in strangers}
     assert "left out, because they belong to no packed scene: 8 (" in outcome.stderr

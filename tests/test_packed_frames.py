@@ -64,6 +64,7 @@ def test_scenes_in_folders_of_splits_are_sorted_by_id(root, tmp_path):
     # As a scene of one's own.
     (out_dir / "train" / TRAIN).rename(out_dir / "train/room")
     (out_dir / "test" / TEST / "notes").touch()
+    (out_dir / "test" / TEST / "others").symlink_to(out_dir / "train")
     outcome = succeed("pack", out_dir, "-o", tmp_path / "a.tar.zst", "--json")
     assert outcome.json["left_out"] == [f"test/{TEST}/notes"]
     for place in (out_dir, tmp_path / "a.tar.zst"):
