@@ -1,8 +1,8 @@
-"""Sizes and durations as messages show them."""
+"""Sizes, durations and lists as messages show them."""
 
 import pytest
 
-from scannet_prep.base.text import format_bytes, format_duration
+from scannet_prep.base.text import format_bytes, format_duration, list_some
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,8 @@ from scannet_prep.base.text import format_bytes, format_duration
         (format_bytes(1000), "1.0 kB"),
         (format_bytes(999_960), "1.0 MB"),
         (format_bytes(10**13), "10.00 TB"),
+        (list_some(["a", "b", "c"]), "a, b, c"),
     ],
 )
-def test_sizes_and_durations_as_text(text, expected):
+def test_sizes_durations_and_lists_as_text(text, expected):
     assert text == expected
