@@ -1,8 +1,8 @@
-"""Sizes, durations and lists as messages show them."""
+"""Numbers, sizes and lists as messages show them."""
 
 import pytest
 
-from scannet_prep.base.text import format_bytes, format_duration, list_some
+from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,9 @@ from scannet_prep.base.text import format_bytes, format_duration, list_some
         (format_bytes(1000), "1.0 kB"),
         (format_bytes(999_960), "1.0 MB"),
         (format_bytes(10**13), "10.00 TB"),
+        (count_of(1513, "scene"), "1,513 scenes"),
         (list_some(["a", "b", "c"]), "a, b, c"),
     ],
 )
-def test_sizes_durations_and_lists_as_text(text, expected):
+def test_numbers_and_lists_as_text(text, expected):
     assert text == expected
