@@ -77,7 +77,7 @@ def _list_files(source: Path, kind: TreeKind) -> tuple[FileGroup, set[str]]:
         if kind != "frames" and start.count("/") == _DEEP:
             names += folders
             folders.clear()
-        for name in map(start.__add__, names):
+        for name in [start + name for name in names]:
             if find_owner(kind, name) == "" and not name.endswith(_OMITTED_ENDINGS):
                 files[name] = source / name
             else:

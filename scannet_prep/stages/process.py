@@ -151,9 +151,9 @@ def plan(
         context=context,
         before=before,
         head=Manifest(options, label_map.digest, program_version=VERSION),
-        tasks=tuple(tasks),
-        kept=tuple(kept),
-        findings=(*notes, *failures),
+        tasks=tasks,
+        kept=kept,
+        findings=notes + failures,
         has_all=selection.has_all,
         needed_bytes=_estimate_bytes(tasks, options),
     )

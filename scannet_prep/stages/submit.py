@@ -207,7 +207,7 @@ def _encode_instances(
             left_out["other"] += 1
         elif np.count_nonzero(mask) < MIN_VERTICES:
             left_out["small"] += 1
-        elif min_score is not None and score < min_score:
+        elif min_score is not None and float(score) < min_score:
             left_out["score"] += 1
         else:
             name = f"pred_mask/{scene_id}_{len(files):03d}.txt"

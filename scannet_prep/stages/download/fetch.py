@@ -171,7 +171,8 @@ class Fetcher:
             while self._waiting or self._suspects or self._running:
                 pause_s = self._start(threads, jobs)
                 with suppress(Empty):
-                    self._settle(self._ended.get(timeout=min(pause_s, _PROGRESS_INTERVAL_S)))
+                    ended = self._ended.get(timeout=min(pause_s, _PROGRESS_INTERVAL_S))
+                    self._settle(ended)
                 arrived_bytes = self._done_bytes
                 for task in self._running.values():
                     arrived_bytes += task.part.size_bytes
