@@ -17,6 +17,7 @@ from commands import SCENES, digests, limited
 from release_server import (
     LABEL_MAP_URL_PATH,
     MESH,
+    SOON,
     Bar,
     Cut,
     Gzip,
@@ -57,6 +58,7 @@ def announce_two_lengths(answer, request):
     Header("Content-Length", "7")(answer, request)
 
 
+SILENCE = Stall()
 OTHER_DATE = "Thu, 01 Jan 1970 00:00:00 GMT"
 # Faults of the first requests of a file, after which all requests are answered.
 PASSING = {
@@ -151,7 +153,8 @@ def test_passing_faults_leave_no_trace(server, tmp_path, names, etag):
     pairs = zip(SCENES, names, strict=False)
     server.faults = [at(scene_url_path(scene_id, MESH), *PASSING[name]) for scene_id, name in pairs]
     server.etag = etag
-    fetch_whole(server, tmp_path)
+    # Some headers that make no sense announce bytes that never come.
+    fetch_whole(server, tmp_path, patience=SOON)
     # urllib3 does not close an answer with two lengths, `Content-Length: 1, 2`. No later test
     # should meet its socket.
     gc.collect()
@@ -247,7 +250,7 @@ def test_received_bytes_are_kept_for_the_next_run(server, tmp_path, fault, reaso
         (Cut(0), 1, MESH, 8),
         (Cut(1), 4, MESH, 8),
         (Page(), 4, MESH, 3),
-        (Stall(), 4, MESH, 3),
+        (SILENCE, 4, MESH, 3),
         (Redirect(), 4, MESH, 31 * 3),
         (Redirect(origin="file:///etc"), 4, MESH, 3),
         (Redirect(origin="http://[::1"), 4, MESH, 3),
@@ -257,7 +260,7 @@ def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
     server, tmp_path, fault, jobs, suffix, tries
 ):
     server.faults = [at(ending(suffix), then=fault)]
-    report = fetch(server, tmp_path, jobs=jobs)
+    report = fetch(server, tmp_path, jobs=jobs, patience=SOON if fault is SILENCE else ())
     others = {name for name in digests(server.root) if not name.endswith(suffix)}
     assert finished(tmp_path).keys() == others
     assert len(report.failures) == len(server.files) - len(others)
@@ -363,7 +366,7 @@ OUTAGES = {
     "resets": Reset(),
     "closed connections": Cut(),
     "closed connections after the headers": Cut(0),
-    "silence": Stall(),
+    "silence": SILENCE,
     "circle": Redirect(),
     "page": Page(),
     "page of plain text": Page(b"Back soon.\n"),
@@ -375,7 +378,7 @@ def test_no_file_is_given_up_while_all_requests_fail(server, tmp_path, name):
     # More than the tries of a file, as far as they take no time.
     count = {"silence": 9, "pause requested": 6}.get(name, 40)
     server.faults = [between(4, 4 + count, OUTAGES[name])]
-    fetch_whole(server, tmp_path)
+    fetch_whole(server, tmp_path, patience=SOON if name == "silence" else ())
     assert len(server.requests()) <= 13 + 2 * count
 
 
@@ -411,7 +414,8 @@ def test_progress_advances_while_a_file_arrives(server, tmp_path):
     bar = Bar()
     # Bytes of a file show, too, that the address is right.
     server.faults = [at(MESH_PATH, Stall(30_000), *[Status(404)] * 9)]
-    assert not fetch(server, tmp_path, [SCENE], types=[MESH], bar=bar).failures
+    report = fetch(server, tmp_path, [SCENE], types=[MESH], bar=bar, patience=SOON)
+    assert not report.failures
     assert KINDS[MESH].typical_bytes - 30_000 in bar.lefts
     assert bar.left == 0
 
@@ -450,8 +454,8 @@ def test_time_of_checks_and_of_an_earlier_outage_does_not_count(server, tmp_path
     fetch(server, tmp_path, [SCENE])
     monkeypatch.setattr(download.fetch, "check_file", check_slowly)
     # The second outage takes longer than the server may be silent at first.
-    server.faults = [between(0, 8, Status(503)), between(12, 20, Stall())]
-    fetch_whole(server, tmp_path, jobs=1, patience={"_FIRST_ANSWER_S": 0.5})
+    server.faults = [between(0, 8, Status(503)), between(12, 20, SILENCE)]
+    fetch_whole(server, tmp_path, jobs=1, patience=SOON | {"_FIRST_ANSWER_S": 0.5})
 
 
 def test_server_that_stays_down_ends_the_run_with_what_it_has(server, tmp_path):

@@ -15,6 +15,7 @@ from commands import digests, find_program, run_main, start_command, succeed
 from release_server import (
     MESH,
     ROOT,
+    SOON,
     ReleaseServer,
     Reset,
     Set,
@@ -240,7 +241,7 @@ def test_failure_of_the_network_is_named(server, tmp_path, fault, base_url, reas
     if base_url:
         server.base_url = base_url.replace("PORT", str(server.port))
     with pytest.raises(TransferError) as caught:
-        fetch(server, tmp_path, patience={"_FIRST_ANSWER_S": 0.1})
+        fetch(server, tmp_path, patience=SOON | {"_FIRST_ANSWER_S": 0.1})
     assert reason in caught.value.message
 
 
