@@ -146,6 +146,19 @@ def test_request_that_is_sent_too_slowly_is_ended_but_a_page_may_be_read_slowly(
         pytest.fail("was not ended")
 
 
+def test_client_that_never_reads_is_given_up(running, monkeypatch):
+    handler = running[0].RequestHandlerClass
+    monkeypatch.setattr(handler, "timeout", handler.timeout / 2400)
+    before = threading.active_count()
+    with socket.create_connection(("127.0.0.1", running[0].server_port)) as silent:
+        silent.sendall(b"GET /scene/one HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        for _ in range(200):
+            time.sleep(0.05)
+            if silent.recv(1, socket.MSG_PEEK) and threading.active_count() <= before:
+                return
+    pytest.fail("was not given up")
+
+
 def test_many_clients_get_a_picture_that_is_made_once(running):
     serving, made = running
     with ThreadPoolExecutor(50) as pool:

@@ -136,6 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
     """The handler of a request; it only answers GET and HEAD."""
 
     server: SceneServer
+    # Seconds for sending an answer: a large page may be read over a slow tunnel.
+    timeout = 1200
     server_version = f"scannet-prep/{VERSION}"
     # Do not send the version of Python.
     sys_version = ""
