@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         arguments.gt,
         task=arguments.task,
         label_set=arguments.label_set,
-        splits=list(map(Split, dict.fromkeys(arguments.splits or ["val"]))),
+        splits=[Split(name) for name in dict.fromkeys(arguments.splits or ["val"])],
         allows_missing=arguments.allow_missing,
         scores_path=arguments.output,
         is_class_agnostic=arguments.class_agnostic,

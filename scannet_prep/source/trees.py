@@ -216,7 +216,7 @@ class Frames(Place):
         return findings
 
     def verify_rest(self) -> list[Finding]:
-        """Find scenes of the release whose folders, beside those of others, have no record."""
+        """Find scenes of the release that lack a record, and lie beside scenes that have one."""
         findings = []
         for folder in {path.parent for path in self._scene_folders.values()}:
             for path in folder.glob("scene*"):

@@ -382,6 +382,6 @@ _STAGE = Stage(
     read=_read_manifest,
     write=lambda *_: None,  # each scene has its own record
     finish=_finish,
-    subfolders=frozenset(),
+    subfolders=frozenset(),  # folders of scenes are made in the work folder
 )
 _FETCHING = replace(_STAGE, find_outdated=_find_fetched)

@@ -77,11 +77,12 @@ def _list_files(source: Path, kind: TreeKind) -> tuple[FileGroup, set[str]]:
         if kind != "frames" and start.count("/") == _DEEP:
             names += folders
             folders.clear()
-        for name in [start + name for name in names]:
-            if find_owner(kind, name) == "" and not name.endswith(_OMITTED_ENDINGS):
-                files[name] = source / name
+        for name in names:
+            path = start + name
+            if find_owner(kind, path) == "" and not path.endswith(_OMITTED_ENDINGS):
+                files[path] = source / path
             else:
-                rest.add(name)
+                rest.add(path)
     return FileGroup("", dict(sorted(files.items()))), rest
 
 

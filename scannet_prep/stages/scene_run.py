@@ -92,8 +92,8 @@ class Stage:
         find_outdated: Lists files and folders that are removed once a scene is settled, such as
             earlier versions of it, by its task and its outcome.
         finish: Called with plan and manifest when all tasks are done; returns remarks.
-        subfolders: The folders in which `make` leaves temporary files; None for all. Others may be
-            of other programs, and large. Folders are made in `WORK_NAME`.
+        subfolders: The folders in which a killed run may have left temporary files, beside the
+            output folder itself; None for all. Others may belong to other programs, and be large.
     """
 
     name: str

@@ -137,7 +137,7 @@ def run(
         _write_others(out_dir, archive.others)
         if before and arrived:
             _record(out_dir, before, arrived, unpacked, failures)
-        # This reads the pipe to its end: else the program that writes into it would fail.
+        # This reads the rest of the pipe. Otherwise, the program that writes into it would fail.
         if pipe and archive.is_followed():
             problem = "is followed by another archive, which has to be unpacked by itself"
             failures.append(Finding(message=problem, subject=archive.name))

@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
     """The handler of a request; it only answers GET and HEAD."""
 
     server: SceneServer
-    # Seconds for sending an answer: a large page may be read over a slow tunnel.
+    # Seconds for sending the content: a large page may be read over a slow tunnel.
     timeout = 1200
     server_version = f"scannet-prep/{VERSION}"
     # Do not send the version of Python.
@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
-        # A large page may be read over a slow tunnel.
+        # The request has arrived.
         self._timer.cancel()
         if self._read_host() not in _HOSTS:
             self.send_error(
