@@ -98,7 +98,10 @@ def test_other_programs_read_the_same_tree(program, packed, tmp_path):
 
         with indexed_zstd.IndexedZstdFile(str(packed)) as file, tarfile.open(fileobj=file) as tar:
             for member in reversed(tar.getmembers()):
-                tar.extract(member, out_dir, filter="data")
+                # Python 3.11.2 cannot filter what it extracts.
+                path = out_dir / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(tar.extractfile(member).read())
     files = read_tree(out_dir)
     del files[".scannet-prep/index.json"]
     assert files == TREE
