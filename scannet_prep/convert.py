@@ -111,7 +111,7 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
     if "grid" not in batch:
         raise UsageError(
             "the batch has no grid",
-            "add GridSample(0.02) after the last transform that moves points",
+            "add GridSample(0.02) after the last transform that moves points, or as step of Mix3D",
         )
     return {
         "coord": batch["points"],

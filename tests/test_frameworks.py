@@ -16,7 +16,7 @@ from training import BLOCKS, SCRIPTS, TRAIN, make_sample, read_output, run_ranks
 from scannet_prep import PointBudgetBatchSampler, ScanNet, collate_torch
 from scannet_prep.convert import to_ocnn, to_pointcept, to_pyg
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms import Compose, GridSample, Normalize
+from scannet_prep.transforms import Compose, GridSample, Mix3D, Normalize, pointcept
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.extra("torch")
@@ -175,7 +175,7 @@ def test_pyright_finds_no_errors_in_the_scripts_of_the_training_page(tmp_path):
 # Conversions.
 
 
-def make_samples(transform=None):
+def make_samples(*steps):
     """Make three scenes as in a dataset: uint8 colours, -1 for unlabeled, int32 instances."""
     samples = []
     for count in (3, 5, 4):
@@ -183,9 +183,7 @@ def make_samples(transform=None):
         del sample["vertex_keys"], sample["height"]
         sample["labels"] = sample["labels"] - 1
         sample["instances"] = sample["instances"].astype(np.int32)
-        if transform is not None:
-            sample = transform(sample, np.random.default_rng(0))
-        samples.append(sample)
+        samples.append(Compose(*steps)(sample, np.random.default_rng(0)))
     return samples
 
 
@@ -268,7 +266,7 @@ def convert_for_torch_geometric(out_dir):
 
 
 def test_to_pointcept_has_the_features_and_types_of_pointcept():
-    batch = to_pointcept(collate_torch(make_samples(Compose(Normalize(), GridSample(1e-4)))))
+    batch = to_pointcept(collate_torch(make_samples(Normalize(), GridSample(1e-4))))
 
     features = [torch.cat([one["colors"], one["normals"]], dim=1) for one in make_tensors()]
     assert batch["feat"] == pytest.approx(torch.cat(features), abs=1e-6)
@@ -286,8 +284,12 @@ def test_to_pointcept_has_the_features_and_types_of_pointcept():
         batch["segment"].tolist() == torch.cat([one["labels"] for one in make_tensors()]).tolist()
     )
     check_unknown_colors(to_pointcept)
-    with pytest.raises(UsageError, match="has no grid"):
-        to_pointcept(collate_torch(make_samples()))
+    # Mixed scenes have no cells until the step finds them.
+    scenes = make_samples(pointcept())
+    mixed = Mix3D(collate_torch, 1, GridSample(0.02, False))(scenes)
+    assert len(to_pointcept(mixed)["offset"]) == 2
+    with pytest.raises(UsageError, match=r"has no grid\n.* or as step of Mix3D"):
+        to_pointcept(Mix3D(collate_torch, 1)(scenes))
 
 
 def test_to_pointcept_finds_the_levels_of_normalized_colors():

@@ -35,8 +35,8 @@ class Mix3D:
         collate: `collate`, `collate_torch`, or another function of a list of samples.
         mix_prob: Probability that a batch is mixed, 0..1.
         step: A transform that is applied to each scene before collation, mixed or not. Put
-            `GridSample` here, because points of two mixed scenes may share a voxel. Pointcept
-            leaves such points in the batch.
+            `GridSample` here, because mixed scenes have no `grid`, and points of two scenes may
+            share a voxel. Pointcept leaves such points in the batch.
         seed: Seed of the random numbers.
 
     Raises:

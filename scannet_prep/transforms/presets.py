@@ -14,8 +14,10 @@ def pointcept(*, grid_size: float = 0.02, point_max: int = 102_400) -> Compose:
     """Return Pointcept's training pipeline for semantic segmentation of ScanNet and ScanNet200.
 
     The parameters are those of PTv3 (configs/scannet/semseg-pt-v3m1-0-base.py). For SpUNet
-    (semseg-spunet-v1m1-0-base.py), pass `point_max=100_000`. Both mix scenes with probability 0.8
-    (`Mix3D(collate_torch)`). Apply `convert.to_pointcept` to the batch; it makes the features.
+    (semseg-spunet-v1m1-0-base.py), pass `point_max=100_000`. Both mix scenes with probability 0.8:
+    pass `collate_fn=Mix3D(collate_torch, step=GridSample(grid_size, has_inverse=False))` to the
+    loader. The step finds the cells of the mixed points. Apply `convert.to_pointcept` to the batch;
+    it makes the features.
 
     Differences from Pointcept at commit d74c646:
 
