@@ -258,7 +258,7 @@ IMAGE_COUNT = 2 * (COUNT - 1)
 PROGRAMS = [
     ("embodiedscan", partial(read_embodiedscan, numbers=(0, 10)), 2 * 2),
     ("colmap --every 1 --with color depth", read_colmap, IMAGE_COUNT),
-    ("nerfstudio --every 1", read_nerfstudio, IMAGE_COUNT),
+    ("nerfstudio --every 1 --with depth", read_nerfstudio, IMAGE_COUNT),
     ("relpose", read_relpose, 2 * 3),
     ("cut3r", read_cut3r, COUNT - 1),
     ("openeqa", read_openeqa, IMAGE_COUNT),

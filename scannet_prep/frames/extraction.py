@@ -225,10 +225,10 @@ def _align_depth(color: SensorCamera, frame: Frame) -> NDArray[np.uint16]:
     depth_from_color = depth_intrinsic @ np.linalg.inv(color.intrinsic.astype(np.float64))
     # Around the image, there is a border of 0.
     image = np.pad(frame.depth(), 1)
-    for axis, row in enumerate((1, 0)):
-        found = np.arange(color.size[row]) * depth_from_color[row, row]
-        found = np.rint(found + depth_from_color[row, 2]).astype(int)
-        image = image.take(found + 1, axis, mode="clip")
+    # Columns, then rows.
+    for axis, count in enumerate(color.size):
+        found = np.arange(count) * depth_from_color[axis, axis] + depth_from_color[axis, 2]
+        image = image.T.take(np.rint(found).astype(int) + 1, axis=0, mode="clip")
     return image
 
 
@@ -287,7 +287,7 @@ def _make_label_image(
             return stored
         image = resize_nearest(decode_gray(stored, stored_size), size)
     except ContentError as error:
-        raise FileError(path, f"{name!r} in it {error.message}", error.hint) from None
+        raise FileError(path, f"{name!r} in it {error.message}") from None
     if table is None:
         return image
     ids = table[image]

@@ -58,7 +58,7 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
 
     split: Split
     options: FrameOptions
-    sources: Mapping[str, Count]
+    sources: dict[str, Count]
     frames: tuple[Count, ...]
     lost: tuple[Count, ...]
     without_depth: tuple[Count, ...]

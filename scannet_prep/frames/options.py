@@ -51,7 +51,8 @@ class Layout(NamedTuple):
             one frame for another.
         crop: Width and height of the middle of color images, which is taken; 0 for all of an
             image.
-        aligns_depth: Whether depth images have the pixels of the color camera.
+        aligns_depth: Whether depth images have the pixels of the color images, which are always
+            written, then.
         uses_depth_camera: Whether color images have the size of the depth camera, and the file of a
             pose has its intrinsics, too.
     """
@@ -295,6 +296,8 @@ class FrameOptions:
                 problem = f"the layout {self.layout} has no place for {content}"
                 raise UsageError(problem, "choose another layout, or leave it out of --with")
         chosen = self.contents or ("color", "depth", "pose")
+        if layout.aligns_depth:
+            chosen = ("color", *chosen)
         contents = tuple(content for content in possible if content in chosen)
         object.__setattr__(self, "contents", contents)
         if self.label_set != "raw" and "labels" not in contents:

@@ -265,9 +265,10 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     """Find the reason why a scene has to be made; empty if its frames can stay."""
     if record is None:
         return "not made yet"
-    # Sources may have been removed to free the disk. A mesh may have come that was not needed.
+    # Those that only one of them has do not count: sources may have been removed to free the disk,
+    # and a mesh may have come that was not needed.
     sizes = measure_sources(task.scene, task.split, options)
-    if any(record.sources.get(name, size) != size for name, size in sizes.items()):
+    if sizes | record.sources != record.sources | sizes:
         return "its stream or labels were changed"
     return "" if record.has_files(task.path) else "its files were changed"
 
@@ -342,8 +343,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
     from scannet_prep.stages import download
 
     find = partial(download.plan, task.source.parents[1], base_url=context.base_url)
-    kinds = (INFO, *context.options.find_sources(task.split))
-    types = [kind.suffix for kind in kinds]
+    types = [kind.suffix for kind in (INFO, *context.options.find_sources(task.split))]
     files = find(types, selection=Selection(scene_ids=(task.scene_id,)))
     # They show whether the server is up if it sends nothing of this scene.
     made = official_splits().keys() & find_scenes(context.work_dir.parent)
