@@ -177,6 +177,20 @@ def test_dataset_reads_a_bucket_and_missing_objects_are_named(packed_dir, tmp_pa
         server.stop()
 
 
+@pytest.mark.extra("huggingface_hub")
+def test_hugging_face_is_asked_for_the_range_alone(server, monkeypatch):
+    import fsspec
+
+    monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": server.origin})
+    server.files["/api/datasets/o/n"] = b'{"id": "o/n", "sha": ""}'
+    listing = b'[{"type": "file", "path": "a.tar.zst", "size": 500000, "oid": ""}]'
+    server.files["/api/datasets/o/n/tree/main"] = listing
+    path = "/datasets/o/n/resolve/main/a.tar.zst"
+    server.files[path] = CONTENT
+    assert open_source("hf://datasets/o/n/a.tar.zst").read(5, 9) == CONTENT[5:14]
+    assert server.requests(path)[-1].range == "bytes=5-13"
+
+
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(TransferError, match="NotFoundError") as caught:

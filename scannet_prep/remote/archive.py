@@ -2,7 +2,7 @@
 
 fsspec needs a package for each kind of address: s3fs for `s3://`, gcsfs for `gs://`, and
 huggingface_hub for `hf://`. These find credentials and endpoints, and repeat failed requests,
-themselves.
+themselves. Each process has a file system of its own, which fsspec keeps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from scannet_prep.errors import OutageError, TransferError
 from scannet_prep.remote.addresses import hide_secrets
@@ -20,7 +20,7 @@ from scannet_prep.remote.http import BrokenConnectionError, HttpClient, RefusalE
 Result = TypeVar("Result")
 
 _SERVERS = ("https://", "http://")
-_PAUSES_S = (0.2, 1.0, 5.0, 20.0, 60.0)
+_PAUSES_S = [0.2, 1.0, 5.0, 20.0, 60.0]
 _TIMEOUT_S = 20.0
 _HINT_RANGES = (
     "serve it with nginx or Apache, which support ranges; python -m http.server does not; if the "
@@ -55,7 +55,7 @@ class RemoteArchive:
         self.name = hide_secrets(address)
         self._address = address
         # At first, the address may be wrong: nobody should wait for minutes.
-        self.size_bytes = self._try([*_PAUSES_S[:2]], _find_size)
+        self.size_bytes = self._try(_PAUSES_S[:2], _find_size)
         self.end = self.read(max(0, self.size_bytes - end_bytes), end_bytes)
 
     def read(self, offset: int, size: int, /) -> bytes:
@@ -88,7 +88,9 @@ def _find_size(address: str) -> int:
     if address.startswith(_SERVERS):
         _, size_bytes = _request(address, 0, 1)
         return size_bytes
-    file_system, path = _open_store(address)
+    import fsspec
+
+    file_system, path = fsspec.url_to_fs(address)
     return int(file_system.size(path))
 
 
@@ -96,8 +98,12 @@ def _read_range(address: str, start: int, end: int) -> bytes:
     if address.startswith(_SERVERS):
         data, _ = _request(address, start, end)
         return data
-    file_system, path = _open_store(address)
-    return bytes(file_system.cat_file(path, start=start, end=end))
+    import fsspec
+
+    file_system, path = fsspec.url_to_fs(address)
+    # By default, this file system fetches 5 MiB more.
+    options = {"cache_type": "none"} if address.startswith("hf://") else {}
+    return bytes(file_system.cat_file(path, start=start, end=end, **options))
 
 
 def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
@@ -121,14 +127,3 @@ def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
 def _get_client(_process_id: int) -> HttpClient:
     """Return the client of a process, which cannot use the connections of another."""
     return HttpClient(_TIMEOUT_S)
-
-
-def _open_store(address: str) -> Any:  # noqa: ANN401 - fsspec has no types
-    """Open the file system of an address, which fsspec makes once in each process.
-
-    Returns:
-        The file system, and the path in it.
-    """
-    import fsspec
-
-    return fsspec.url_to_fs(address)
