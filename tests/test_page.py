@@ -165,6 +165,10 @@ def test_legend_lists_hides_searches_and_shows_only(shown, scene):
     rows = list_legend(shown)
     assert [row[0] for row in rows] == names
     assert rows[0][2] == f"{labels.categories[0].count / len(labels.colors) * 100:.1f} %"
+    # The colours of the system, with a high contrast, leave those of the classes.
+    shown.emulate_media(forced_colors="active")
+    swatch = Image.open(io.BytesIO(shown.locator("li i").first.screenshot()))
+    assert swatch.getpixel((7, 7))[:3] == labels.categories[0].color
 
     shown.click("li:has-text('floor') input")
     assert "floor" not in seen()
@@ -489,7 +493,10 @@ def test_odd_scenes_are_shown(show, scene, tmp_path):
     rgb = scene.colorings["rgb"]
     one = replace(rgb, colors=rgb.colors[:1])
     one_point = replace(scene, points=scene.points[:1], faces=None, colorings={"rgb": one})
-    show_scene(show, tmp_path, one_point)
+    # A page that is zoomed out may have more pixels than browsers draw.
+    far = {"viewport": {"width": 8000, "height": 5000}, "device_scale_factor": 0.25}
+    shown = show_scene(show, tmp_path, one_point, **far)
+    assert shown.run("() => viewer.drawing.gl.drawingBufferWidth === viewer.drawing.canvas.width")
 
     segments = color_segments(np.arange(len(scene.points)))
     shown = show_scene(show, tmp_path, replace(scene, colorings={"segments": segments}))

@@ -71,6 +71,8 @@ const MOVING_POINTS = 40_000;
 const STILL_MS = 150;
 // At rest, a pixel of the screen is the mean of several, for smooth edges.
 const MIN_PIXEL_RATIO = 2;
+// Of a larger canvas, such as that of a page that is zoomed out, browsers may draw only a part.
+const MAX_PIXELS = 1 << 24;
 // WebGL limits the distance between two values of an attribute to 255 bytes; steps take 6.
 const MAX_EVERY = 42;
 // A colour that stands out from those of the classes.
@@ -249,7 +251,8 @@ class Drawing {
   drawNow() {
     const { canvas } = this;
     this.#frame = null;
-    const ratio = Math.max(devicePixelRatio, this.#isMoving ? 1 : MIN_PIXEL_RATIO);
+    const most = Math.sqrt(MAX_PIXELS / canvas.clientWidth / canvas.clientHeight);
+    const ratio = Math.min(most, Math.max(devicePixelRatio, this.#isMoving ? 1 : MIN_PIXEL_RATIO));
     const width = Math.round(canvas.clientWidth * ratio);
     const height = Math.round(canvas.clientHeight * ratio);
     // A new size empties the canvas.
@@ -456,9 +459,7 @@ function listenToCamera(drawing, onMove, onClick) {
     pointers.set(event.pointerId, event);
     canvas.setPointerCapture(event.pointerId);
   });
-  for (const end of ["pointerup", "pointercancel"]) {
-    canvas.addEventListener(end, (event) => pointers.delete(event.pointerId));
-  }
+  canvas.addEventListener("lostpointercapture", (event) => pointers.delete(event.pointerId));
   canvas.addEventListener("pointermove", (event) => {
     const last = pointers.get(event.pointerId);
     if (!last) return;

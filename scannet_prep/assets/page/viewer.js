@@ -158,8 +158,9 @@ class Viewer {
         lines.set(category.key, line);
       }
     });
-    const last = lines.get(this.data.unlabeled);
-    if (last && lines.delete(this.data.unlabeled)) lines.set(this.data.unlabeled, last);
+    const { unlabeled } = this.data;
+    const last = lines.get(unlabeled);
+    if (last && lines.delete(unlabeled)) lines.set(unlabeled, last);
     return lines;
   }
 
@@ -362,7 +363,7 @@ class Viewer {
       if (key === "Escape") this.select(-1);
     });
     canvas.addEventListener("webglcontextlost", () => {
-      tell("The graphics card was reset. The picture returns when it is ready again.");
+      tell("The graphics card was reset, or too many scenes are open. The picture will return.");
     });
     canvas.addEventListener("webglcontextrestored", () => tell(""));
     $("tools").addEventListener("input", () => this.#applySettings());
@@ -388,7 +389,7 @@ class Viewer {
 
 /** Return the settings of the drawing: sliders and checkboxes. */
 function getSettings() {
-  return [...document.querySelectorAll("#tools input")];
+  return document.querySelectorAll("#tools input");
 }
 
 /** Show a message over the picture; none if the text is empty. */
