@@ -30,7 +30,6 @@ from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 _MIN_GAIN = 0.05
 # One of so many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
-_HINT_EVALUATE = "; `scannet-prep evaluate`, with predictions of val, finds the numbering"
 
 
 class IdCounts:
@@ -86,11 +85,10 @@ class IdCounts:
             numbers, steps = np.nonzero(prediction.masks[:, ::_VERTEX_STEP])
             vertices = steps * _VERTEX_STEP
             result = prediction._replace(labels=classes)
-        if scene is None:
-            return result
-        for numbering, scores in self._readings:
-            truth = read_train_ids(scene, numbering.label_set)[vertices]
-            scores.add(numbering.find_classes(ids[numbers]), truth)
+        if scene is not None:
+            for numbering, scores in self._readings:
+                truth = read_train_ids(scene, numbering.label_set)[vertices]
+                scores.add(numbering.find_classes(ids[numbers]), truth)
         return result
 
     def check(self, place: Path, *, is_submission: bool = False, is_forced: bool = False) -> str:
@@ -119,10 +117,8 @@ class IdCounts:
             )
         ids = {number for number, train_id in declared.train_ids.items() if self._counts[train_id]}
         ids |= self._others.keys()
-        if is_submission:
-            best = self._judge(problems, ids)
-        else:
-            best = self._find_best(problems, ids)
+        find = self._judge if is_submission else self._find_best
+        best = find(problems, ids)
         problem = "; ".join(problems)
         if is_forced or not problem:
             return problem
@@ -130,7 +126,7 @@ class IdCounts:
         if best != declared:
             hint = f"the ids are probably {best.name}: {best.conversion}"
         if is_submission:
-            hint += _HINT_EVALUATE
+            hint += "; `scannet-prep evaluate`, with predictions of val, finds the numbering"
         raise FileError(place, problem, hint)
 
     def _judge(self, problems: list[str], ids: set[int]) -> Numbering:
@@ -145,15 +141,15 @@ class IdCounts:
             that occur.
         """
         label_set = self._declared.label_set
-        is_semantic = self._predictions.task == "semantic"
         walls, *_, unlabeled = self._counts
         stuff = walls + self._counts[label_set["floor"].train_id]
-        if is_semantic and unlabeled >= walls:
+        if self._predictions.task == "instance":
+            if stuff:
+                problems.append(f"{stuff:,} of {self._counts.sum():,} instances are wall or floor")
+        elif unlabeled >= walls:
             problems.append(
                 f"{walls:,} vertices are wall, expected more than the {unlabeled:,} of no class"
             )
-        if stuff and not is_semantic:
-            problems.append(f"{stuff:,} of {self._counts.sum():,} instances are wall or floor")
         best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ ids))
         if best.label_set != label_set and ids <= best.train_ids.keys() | UNLABELED_IDS:
             problems.append(f"all ids are also {best.name}, or unlabeled")
@@ -172,7 +168,6 @@ class IdCounts:
         [scores] = [scores for numbering, scores in self._readings if numbering == self._declared]
         found, above = scores.compare_with_chance()
         total = scores.confusion.sum()
-        margin = _MIN_GAIN * total
         best = self._declared
         # The fewer predictions there are, the larger is the share that may agree by chance.
         least = found + int(total / (self._counts.sum() + 1) ** 0.5)
@@ -183,7 +178,7 @@ class IdCounts:
             rank = (agreeing, ids <= numbering.predicted | UNLABELED_IDS)
             # A single class is no evidence: the few masks of a scene may agree by chance.
             hits = np.count_nonzero(scores.confusion.diagonal())
-            if rank > highest and more > above + margin and hits > 1:
+            if rank > highest and more > above + _MIN_GAIN * total and hits > 1:
                 best = numbering
                 highest = rank
         if best != self._declared:

@@ -3,11 +3,12 @@
     raw ids                  nyu40 ids, or ScanNet ids: what `.txt` files should hold
     train ids + 1            0 is unlabeled, as in OctFormer
     train ids                0..K-1, the index in the label set: what arrays should hold
+    wall and floor first     0..K-1, as in ISBNet; in ScanNet20, these are the train ids
     train ids - 1            0 was removed, although it is a class
     classes of instances + 1 1..K-2, counted without wall and floor; 0 is for none
     classes of instances     0..K-3, as in SoftGroup and SPFormer
 
-The first four are in use for both tasks, the last two for instances only.
+The first five are in use for both tasks, the last two for instances only.
 """
 
 from __future__ import annotations
@@ -60,16 +61,16 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
     but the first one should.
     """
     numberings = []
+    arrays = ".npz" if task == "instance" else ".npy"
     for each in dict.fromkeys((label_set, SCANNET20, SCANNET200)):
-        raw_name = "nyu40 ids" if each == SCANNET20 else "ScanNet ids"
         name = f"{each.name} train ids"
         classes = predicted = tuple(range(len(each)))
-        arrays = ".npz" if task == "instance" else ".npy"
+        things = f"scannet_prep.{each.name.upper()}.things"
         # In the tables of the conversions, everything else is -1: also 255, and -1, which leads to
         # the last entry.
         rows = [
             (
-                raw_name,
+                "nyu40 ids" if each == SCANNET20 else "ScanNet ids",
                 zip(each.ids, classes, strict=True),
                 "ids as .txt",
             ),
@@ -84,6 +85,15 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
                 f"ids as {arrays}",
             ),
             (
+                f"{each.name} classes with wall and floor first",
+                # They are the classes that are no things.
+                enumerate(sorted(classes, key=each.things.__contains__)),
+                (
+                    f"np.pad([0, {each['floor'].train_id}, *{things}], (0, 256), "
+                    f"constant_values=-1)[ids] as {arrays}"
+                ),
+            ),
+            (
                 f"{name} - 1",
                 enumerate(classes, -1),
                 f"np.pad(range({len(each)}), (0, 256), constant_values=-1)[ids + 1] as {arrays}",
@@ -92,10 +102,9 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         if task == "instance":
             predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
-            things = f"scannet_prep.{each.name.upper()}.things"
             # Before train ids - 1, which are the same in ScanNet20, but 0 is floor and -1 is wall.
             rows.insert(
-                3,
+                4,
                 (
                     f"{name} + 1",
                     enumerate(predicted, 1),

@@ -86,8 +86,7 @@ class Predictions(NamedTuple):
         path = self.paths[scene_id]
         try:
             if self.task == "semantic":
-                ids = self._read_vertex_ids(path)
-                return check_integers(ids, "prediction", vertex_count)
+                return check_integers(self._read_vertex_ids(path), "prediction", vertex_count)
             if path.suffix == ".txt":
                 instances = _read_list(path, vertex_count)
             else:
@@ -143,7 +142,7 @@ def find_predictions(
         )
     paths: dict[str, Path] = {}
     for ending in _ENDINGS[task]:
-        for path in sorted(folder.glob(f"*{ending}")):
+        for path in folder.glob(f"*{ending}"):
             scene_id = path.name.removesuffix(ending)
             if not (RELEASE_ID.fullmatch(scene_id) or scene_id in processed_ids):
                 continue
