@@ -34,8 +34,7 @@ from scannet_prep.synthetic import write_release
 
 # All other names are those of Python modules.
 PROGRAMS = frozenset({
-    "aria2c", "bsdtar", "chromium", "fish", "hadolint", "nginx", "node", "zsh",
-    "zstd"
+    "bsdtar", "chromium", "fish", "hadolint", "nginx", "node", "zsh", "zstd"
 })  # fmt: skip
 
 

@@ -36,8 +36,6 @@ FRAMES = make_frames(5, lost=(2,))
 DATA = encode_stream(FRAMES)
 # Where the header has its values, and ends.
 MATRICES, COMPRESSIONS, SIZES, SHIFT, COUNT, HEAD_BYTES = 21, 277, 285, 301, 305, 313
-# Of the streams of `make_stream`.
-FRAME_BYTES = 96 + len(JPEG) + len(DEPTH)
 
 
 @pytest.fixture(scope="module")

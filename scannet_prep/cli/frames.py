@@ -109,7 +109,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         type=shared.size_argument,
         metavar="WxH",
         help="width and height of all images, such as 320x240 "
-        "(default: as stored, without decoding color images)",
+        "(default: as stored, without decoding colour images)",
     )
     options.add_argument(
         "--with",

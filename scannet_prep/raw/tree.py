@@ -52,7 +52,7 @@ _SUFFIX = re.compile(rf"({_SUFFIXES})\Z")
 # Endings of the files that a scene could be made from.
 _SCENE_ENDINGS = (".ply", ".sens", ".segs.json", ".aggregation.json")
 _HINT_LAYOUT = (
-    "name the folder that holds scans/ and scans_test/, for example scans/scene0000_00/; "
+    "name the folder that holds scans/ and scans_test/, with scenes such as scans/scene0000_00/; "
     "a mesh of your own is scans_test/NAME/NAME_vh_clean_2.ply; "
     "to try the program without ScanNet data: scannet-prep demo"
 )

@@ -88,7 +88,7 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress = Progress()) -> di
         f"processed for ScanNet200, axis-aligned: {counts}": processed_dir,
         f"packed as one archive: {format_bytes(packed.stored_bytes)}": archive_path,
         f"read as a dataset: {len(dataset)} train scenes": archive_path,
-        "predicted for val and test, from colors alone": demo_dir / "predictions",
+        "predicted for val and test, from colours alone": demo_dir / "predictions",
         "drawn as a picture": demo_dir / "scene.png",
         "shown on a page for a browser": demo_dir / "scene.html",
         "frames of sensor streams, with poses and 2D labels": frames_dir,
