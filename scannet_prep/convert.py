@@ -73,20 +73,16 @@ def to_pyg(batch: dict[str, Any]) -> Any:  # noqa: ANN401
         A `torch_geometric.data.Batch` with `pos`, `x` (colours), `normal`, `y` (labels), `batch`
         and `ptr`.
     """
-    from torch_geometric.data import Batch
+    from torch_geometric.data import Batch, Data
 
-    # Where each scene begins, and the number of all points, (scenes + 1,).
-    ends = batch["offset"]
-    bounds = ends.new_zeros(len(ends) + 1)
-    bounds[1:] = ends
-    return Batch(
-        batch=batch["batch"],
-        ptr=bounds,
+    points = Data(
         pos=batch["points"],
         x=_unit_colors(batch),
         normal=batch["normals"],
         y=batch["labels"],
     )
+    numbers = range(len(batch["offset"]))
+    return Batch.from_data_list([points.subgraph(batch["batch"] == number) for number in numbers])
 
 
 def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
@@ -136,9 +132,8 @@ def _unit_colors(batch: dict[str, Any]) -> Tensor:
     # Undo `Normalize`, from -1..1 to 0..255. Its results become nearly whole numbers. Other floats,
     # such as colours in 0..1, are recognized by their fractions.
     levels = (colors.float() + 1) * 127.5
-    is_whole = (levels - levels.round()).abs() < 0.1
-    is_in_range = (levels > -1) & (levels < 256)
-    if not (is_whole & is_in_range).all():
+    nearest = levels.round().clamp(0, 255)
+    if not ((levels - nearest).abs() < 0.1).all():
         raise UsageError(
             f"colors are {colors.dtype} from {colors.min():.3f} to {colors.max():.3f}, "
             "but not those of Normalize, and not uint8",
