@@ -179,7 +179,7 @@ def find_vertices(
         is_seen = distances < _MAX_DISTANCE
     else:
         is_seen = np.abs(depths - depth / _MILLIMETRES) < _DEPTH_TOLERANCE
-    return np.where(is_seen, vertices, np.int32(-1))
+    return np.where(is_seen, vertices, -1)
 
 
 def draw_faces(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +55,7 @@ def save(
     return file.getvalue()
 
 
-@dataclass(frozen=True)
-class SceneContents:
+class SceneContents(NamedTuple):
     """The files that concern all frames of a scene: an attribute has the content of one.
 
     It is its bytes, or a value to encode.

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -290,7 +290,7 @@ def count(plan: RunPlan) -> RunPlan:
     return replace(plan, tasks=tasks, findings=[*findings, _describe(selected)])
 
 
-def _describe(selected: Collection[tuple[Sequence[int], Sequence[int]]]) -> Finding:
+def _describe(selected: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Finding:
     """Count the frames of all scenes, and those without tracking."""
     frames = sum(len(numbers) for numbers, _ in selected)
     lost = sum(len(numbers) for _, numbers in selected)
