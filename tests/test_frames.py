@@ -311,6 +311,8 @@ def test_second_run_makes_what_is_missing_or_was_changed(raw_dir, out_dir):
     dry = extract(raw_dir, out_dir, "--dry-run")
     assert dry.json["to_make"] == {"its files were changed": [TRAIN, VAL]}
 
+    # Those of all scenes would take gigabytes.
+    assert not plan(raw_dir, out_dir, {}).before.scenes[VAL].files
     # The options of the folder need not be repeated.
     outcome = extract(raw_dir, out_dir)
     assert outcome.json["made"] == [TRAIN, VAL]

@@ -80,8 +80,8 @@ def extract_scene(
     label_map: LabelMap,
     listed: Sequence[int] | None,
     out_dir: Path,
-) -> FramesRecord:
-    """Extract the frames of a scene.
+) -> None:
+    """Extract the frames of a scene; `frames.json` in their folder is the record of them.
 
     Args:
         scene: The scene.
@@ -90,9 +90,6 @@ def extract_scene(
         label_map: The label map, for label images.
         listed: The numbers of the frames to extract, if a list names them.
         out_dir: The folder of the scene, which is made.
-
-    Returns:
-        The record, which is also in the folder.
 
     Raises:
         FileError: A source is missing or damaged.
@@ -153,7 +150,6 @@ def extract_scene(
         if content not in FRAME_CONTENTS:
             write(name, attrgetter(content)(contents))
     write(RECORD_NAME, encode_json(record) + b"\n")
-    return record
 
 
 def _choose_cameras(
@@ -167,7 +163,6 @@ def _choose_cameras(
     """
     color = stream.color_camera
     depth = stream.depth_camera
-    size = options.size
     compares_pixels = "vertices" in options.contents
     compares_pixels |= layout.aligns_depth and "depth" in options.contents
     if compares_pixels and not np.array_equal(color.extrinsic, depth.extrinsic):
@@ -183,8 +178,7 @@ def _choose_cameras(
         color = color.cropped(layout.crop)
     if layout.aligns_depth:
         depth = color
-    if layout.uses_depth_camera:
-        size = depth.size
+    size = depth.size if layout.uses_depth_camera else options.size
     return color.resized(size or color.size), depth.resized(size or depth.size)
 
 

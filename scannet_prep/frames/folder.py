@@ -81,11 +81,6 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
         """Return the poses of the extracted frames, float32 (N, 4, 4), scan <- camera, metres."""
         return np.frombuffer(self.poses, "<f4").reshape(len(self.frames), 4, 4)
 
-    def has_files(self, folder: Path) -> bool:
-        """Whether the files of the scene are in a folder, and have their sizes."""
-        sizes = {name: fingerprint.size_bytes for name, fingerprint in self.files.items()}
-        return have_sizes(folder, sizes)
-
 
 _DECODER = msgspec.json.Decoder(
     FramesRecord, dec_hook=lambda _, rows: np.array(rows, np.float32).reshape(4, 4)
@@ -261,6 +256,11 @@ class SceneFrames(Sequence[ExtractedFrame]):
         position = self._names.index(name)
         [(_, data)] = self._archive.iter_files(self.scene_id, slice(position, position + 1))
         return bytes(data)
+
+    def has_files(self) -> bool:
+        """Whether the files of the scene are there, and have their sizes."""
+        files = self.record.files.items()
+        return have_sizes(self.path, {name: found.size_bytes for name, found in files})
 
     def __len__(self) -> int:
         """Return the number of frames."""

@@ -379,8 +379,9 @@ class FrameOptions:
         searched = kept if self.keeps_lost else chosen
         lost = [number for number in searched if not is_tracked[number]]
         if not kept:
-            problem = f"has no frame to extract; without tracking: {len(lost):,} of {len(chosen):,}"
-            raise UsageError(problem)
+            raise UsageError(
+                f"has no frame to extract; without tracking: {len(lost):,} of {len(chosen):,}"
+            )
         return tuple(kept), tuple(lost)
 
 

@@ -90,7 +90,7 @@ class FramesContext(NamedTuple):
 
 
 class FramesManifest(msgspec.Struct, frozen=True):
-    """What a folder holds: the records of its scenes."""
+    """What a folder holds: the records of its scenes, without their files."""
 
     scenes: Mapping[str, FramesRecord] = {}
     failures: Mapping[str, Finding] = {}
@@ -229,8 +229,14 @@ def _list_streams(raw_dir: Path, out_dir: Path) -> RawListing:
 
 def _read_manifest(out_dir: Path) -> FramesManifest:
     """Read the records of all scenes of a folder."""
-    folders = find_scenes(out_dir)
-    return FramesManifest({name: SceneFrames(folder).record for name, folder in folders.items()})
+    return FramesManifest(
+        {scene_id: _read_entry(folder) for scene_id, folder in find_scenes(out_dir).items()}
+    )
+
+
+def _read_entry(folder: Path) -> FramesRecord:
+    """Read the record of a scene, without its files: all scenes together have millions."""
+    return msgspec.structs.replace(SceneFrames(folder).record, files={})
 
 
 def _choose_options(
@@ -263,14 +269,14 @@ def _choose_options(
 
 def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOptions) -> str:
     """Find the reason why a scene has to be made; empty if its frames can stay."""
-    if record is None:
+    if record is None or not task.path.exists():
         return "not made yet"
     # Those that only one of them has do not count: sources may have been removed to free the disk,
     # and a mesh may have come that was not needed.
     sizes = measure_sources(task.scene, task.split, options)
     if sizes | record.sources != record.sources | sizes:
         return "its stream or labels were changed"
-    return "" if record.has_files(task.path) else "its files were changed"
+    return "" if SceneFrames(task.path).has_files() else "its files were changed"
 
 
 def count(plan: RunPlan) -> RunPlan:
@@ -319,15 +325,19 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
     if os.path.lexists(task.path) and not (task.path / RECORD_NAME).is_file():
         raise FileError(task.path, "is in the way", "remove or rename it")
     work_path = context.work_dir / os.urandom(8).hex()
-    listed = context.listed.get(task.scene_id)
     try:
-        record = extract_scene(
-            task.scene, task.split, context.options, context.label_map, listed, work_path
+        extract_scene(
+            task.scene,
+            task.split,
+            context.options,
+            context.label_map,
+            context.listed.get(task.scene_id),
+            work_path,
         )
     except FileError as error:
         error.hint = error.hint or repair_hint(error.path)
         raise
-    return {task.path: work_path}, record
+    return {task.path: work_path}, _read_entry(work_path)
 
 
 def _fetch(task: SceneTask, context: FramesContext) -> None:
@@ -347,7 +357,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
     files = find(types, selection=Selection(scene_ids=(task.scene_id,)))
     # They show whether the server is up if it sends nothing of this scene.
     made = official_splits().keys() & find_scenes(context.work_dir.parent)
-    known = find([STREAM.suffix], selection=Selection(scene_ids=(*made,))).files if made else ()
+    known = find([STREAM.suffix], selection=Selection(scene_ids=tuple(made))).files if made else ()
     report = download.run(files, jobs=1, accepts_terms=True, known=known)
     for failure in report.failures:
         # A mirror may lack the metadata.
@@ -357,7 +367,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
 
 def _find_fetched(task: SceneTask, outcome: Any) -> Iterator[Path]:  # noqa: ANN401 - or a Finding
     """Find the tree that was fetched for a scene, if its frames are complete."""
-    if not isinstance(outcome, Finding) and outcome[1].has_files(task.path):
+    if not isinstance(outcome, Finding) and SceneFrames(task.path).has_files():
         yield task.source.parents[1]
 
 
