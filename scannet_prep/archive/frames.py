@@ -222,7 +222,7 @@ def read_seek_table(source: ByteSource) -> NDArray[np.uint32]:
         if encode_seek_table(rows) == table and rows[:, 0].sum(dtype=np.int64) == start:
             return rows
     kind = describe_beginning(source.read(0, BEGINNING_BYTES)) or "a file of another kind"
-    problem = f"is {kind}, expected a whole {SUFFIX} archive, which ends with a seek table"
+    problem = f"is {kind}, expected a whole archive of scannet-prep pack, ending with a seek table"
     raise ArchiveError(source.name, problem, HINT_DAMAGED)
 
 
