@@ -8,7 +8,6 @@ import io
 import json
 import shutil
 import struct
-from functools import partial
 
 import numpy as np
 import pytest
@@ -119,13 +118,13 @@ def read_posed(folder, names, intrinsics, numbers=NUMBERS):
         assert not np.isfinite(np.loadtxt(folder / pose.format(LOST_NUMBER))).any()
 
 
-def read_embodiedscan(out_dir, numbers=NUMBERS):
+def read_embodiedscan(out_dir):
     """The infos name frames by their numbers; Video-3D-LLM reads each pose beside its image."""
     # Video-3D-LLM looks every name in this folder up in the infos.
     assert sorted(path.name for path in (out_dir / "posed_images").iterdir()) == SCENES
     folder = out_dir / "posed_images" / TRAIN
     intrinsics = [np.loadtxt(folder / name) for name in ("intrinsic.txt", "depth_intrinsic.txt")]
-    return read_posed(folder, ("{:05}.jpg", "{:05}.png", "{:05}.txt"), intrinsics, numbers)
+    return read_posed(folder, ("{:05}.jpg", "{:05}.png", "{:05}.txt"), intrinsics, (0, 10))
 
 
 def load_intrinsics(folder):
@@ -147,7 +146,7 @@ def read_simplerecon(out_dir):
     lines = (folder / f"{TRAIN}.txt").read_text().splitlines()
     metadata = dict(line.split(" = ") for line in lines)
     assert {"depthWidth", "depthHeight", "numColorFrames"} <= metadata.keys()
-    names = [f"frame-{{:06}}.{ending}" for ending in ("color.jpg", "depth.png", "pose.txt")]
+    names = ("frame-{:06}.color.jpg", "frame-{:06}.depth.png", "frame-{:06}.pose.txt")
     return read_posed(folder / "sensor_data", names, load_intrinsics(folder / "intrinsic"))
 
 
@@ -162,7 +161,7 @@ def read_sens(out_dir):
     assert (folder / "frame-000000.depth.pgm").read_bytes().startswith(b"P5\n# ")
     matrices = [info[f"calibration{name}Intrinsic"] for name in ("Color", "Depth")]
     intrinsics = [np.array([*map(float, matrix)]).reshape(4, 4) for matrix in matrices]
-    names = [f"frame-{{:06}}.{name}" for name in ("color.jpg", "depth.pgm", "pose.txt")]
+    names = ("frame-{:06}.color.jpg", "frame-{:06}.depth.pgm", "frame-{:06}.pose.txt")
     return read_posed(folder, names, intrinsics)
 
 
@@ -256,7 +255,7 @@ def read_cut3r(out_dir):
 # Color and depth of all frames with a pose.
 IMAGE_COUNT = 2 * (COUNT - 1)
 PROGRAMS = [
-    ("embodiedscan", partial(read_embodiedscan, numbers=(0, 10)), 2 * 2),
+    ("embodiedscan", read_embodiedscan, 2 * 2),
     ("colmap --every 1 --with color depth", read_colmap, IMAGE_COUNT),
     ("nerfstudio --every 1 --with depth", read_nerfstudio, IMAGE_COUNT),
     ("relpose", read_relpose, 2 * 3),

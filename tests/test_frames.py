@@ -9,7 +9,19 @@ import zipfile
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, VAL, digests, edit_json, extract, patch, raw_file, run_main
+from commands import (
+    PYTHON,
+    TEST,
+    TRAIN,
+    VAL,
+    digests,
+    edit_json,
+    extract,
+    patch,
+    raw_file,
+    run_main,
+    run_words,
+)
 from PIL import Image
 from tiny import COLOR_SIZE, encode_stream, make_frames
 
@@ -434,6 +446,19 @@ def test_verify_finds_changed_and_missing_files(streams_dir, out_dir):
     # Other folders beside that of the frames would not be verified.
     with pytest.raises(FileError, match="holds no extracted frames"):
         FrameFolder(out_dir.parent)
+
+
+def test_folders_of_scenes_are_found_without_listing_them(streams_dir, out_dir):
+    extract(streams_dir, out_dir)
+    code = f"""
+import sys
+from scannet_prep.frames import FrameFolder
+sys.addaudithook(lambda event, values: event == "os.scandir" and print(*values))
+FrameFolder({str(out_dir)!r})
+"""
+    listed = run_words(PYTHON, "-c", code).stdout
+    assert str(out_dir) in listed
+    assert TRAIN not in listed
 
 
 def test_folder_of_the_streams_is_refused(streams_dir):

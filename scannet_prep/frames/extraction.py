@@ -166,9 +166,10 @@ def _choose_cameras(
     compares_pixels = "vertices" in options.contents
     compares_pixels |= layout.aligns_depth and "depth" in options.contents
     if compares_pixels and not np.array_equal(color.extrinsic, depth.extrinsic):
-        problem = "its color camera and its depth camera are not at the same place"
         raise FileError(
-            stream.path, problem, f"leave depth and vertices out of --with, or {_HINT_SIZE}"
+            stream.path,
+            "its color camera and its depth camera are not at the same place",
+            f"leave depth and vertices out of --with, or {_HINT_SIZE}",
         )
     if min(color.size) < layout.crop:
         width, height = color.size

@@ -90,11 +90,13 @@ _DECODER = msgspec.json.Decoder(
 def find_scenes(path: Path) -> dict[str, Path]:
     """Find the folders of the scenes of a folder, by scene, sorted; no record is opened."""
     folders = {}
-    # A layout may have a folder above those of scenes.
-    for found in (*path.glob(f"*/{RECORD_NAME}"), *path.glob(f"*/*/{RECORD_NAME}")):
-        scene_id = find_owner("frames", found.relative_to(path).as_posix())
-        if scene_id == found.parent.name:
-            folders[scene_id] = found.parent
+    for folder in path.glob("*"):
+        # A layout may have a folder above those of scenes, which are not listed: they may have
+        # thousands of files.
+        for found in [*folder.glob(RECORD_NAME)] or folder.glob(f"*/{RECORD_NAME}"):
+            scene_id = find_owner("frames", found.relative_to(path).as_posix())
+            if scene_id == found.parent.name:
+                folders[scene_id] = found.parent
     return dict(sorted(folders.items()))
 
 

@@ -134,8 +134,10 @@ def plan(
     digest = ""
     if list_path:
         if selection.scene_ids is not None or options.keys() & {"every", "first", "at_most"}:
-            problem = "--frames names scenes and frames"
-            raise UsageError(problem, "leave out --frames, or what else selects scenes and frames")
+            raise UsageError(
+                "--frames names scenes and frames",
+                "leave out --frames, or what else selects scenes and frames",
+            )
         listed = _read_frame_list(list_path)
         digest = Fingerprint.from_bytes(encode_json(listed)).crc32
         selection = replace(selection, scene_ids=tuple(listed))
@@ -156,8 +158,9 @@ def plan(
     previous = {scene_id: record.split for scene_id, record in before.scenes.items()}
     selected, findings = select_scenes(available, selection, raw_dir, previous)
     if not selected and not findings:
-        problem = "no selected scene has a sensor stream (.sens)"
-        raise MissingFileError(raw_dir, problem, _HINT_STREAMS)
+        raise MissingFileError(
+            raw_dir, "no selected scene has a sensor stream (.sens)", _HINT_STREAMS
+        )
     tasks = []
     kept = []
     for scene_id, split in selected:
