@@ -251,6 +251,7 @@ def test_labels_ply_is_kept_and_only_contradictions_are_counted(
 
     counts = {warning.kind: warning.count for warning in scene.meta.warnings}
     assert counts.get(WarningKind.LABELS_CONTRADICT_GROUPS, 0) == count
+    assert 0 not in counts.values()
     expected = [0 if label == 50 else label for label in (first, last)]
     assert scene.nyu40_ids[[0, -1]].tolist() == expected
 
