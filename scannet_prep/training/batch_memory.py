@@ -14,6 +14,7 @@ would inherit arrays without a lock.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import multiprocessing
 import os
@@ -40,12 +41,14 @@ class _Block:
     """
 
     def __init__(self, size: int) -> None:
-        self.file = os.memfd_create("batch", os.MFD_CLOEXEC)
+        # Not `os.memfd_create`, which many builds of Python lack, such as those of conda-forge.
+        self.file = ctypes.pythonapi.memfd_create(b"batch", 0)
+        # An error if there is no file (-1).
+        os.set_inheritable(self.file, False)
         # Also if the rest fails. The memory has a descriptor of its own.
         weakref.finalize(self, os.close, self.file)
         os.truncate(self.file, size)
         self.memory = np.frombuffer(mmap.mmap(self.file, size), np.uint8)
-        self.use()
 
     def use(self) -> NDArray[np.uint8]:
         """Return the memory as a buffer for arrays, which keep the buffer alive."""

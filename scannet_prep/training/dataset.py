@@ -264,8 +264,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             ScanNetPrepError: The manifest or a scene is damaged.
         """
-        counts = self._count_classes()
-        return np.asarray(counts.sum(axis=0))
+        return np.asarray(self._count_classes().sum(axis=0))
 
     def class_weights(self, formula: str = "inverse_sqrt") -> NDArray[np.float32]:
         """Compute the weights of the classes for a loss, such as `torch.nn.CrossEntropyLoss`.

@@ -119,8 +119,7 @@ def make_plan(
     # The steps in random order, and the batches of each step on random ranks.
     steps = generator.permutation(steps)
     steps = generator.permuted(steps, axis=1)
-    order = steps.ravel()
-    return [packing[index] for index in order.tolist()]
+    return [packing[index] for index in steps.ravel().tolist()]
 
 
 def _exchange_scenes(

@@ -30,9 +30,10 @@ class Sample(dict[str, Any]):
         """Show one line per key."""
         lines = []
         for key, value in self.items():
-            is_array = isinstance(value, np.ndarray)
-            shown = f"{value.dtype} {value.shape}" if is_array else repr(value)
-            lines.append(f"{key!r}: {shown}")
+            if isinstance(value, np.ndarray):
+                lines.append(f"{key!r}: {value.dtype} {value.shape}")
+            else:
+                lines.append(f"{key!r}: {value!r}")
         return "{" + ",\n ".join(lines) + "}"
 
     def _repr_html_(self) -> str:
