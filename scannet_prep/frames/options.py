@@ -287,14 +287,15 @@ class FrameOptions:
     def __post_init__(self) -> None:
         """Check the options, and sort the contents as the layout does."""
         if self.layout not in LAYOUTS:
-            problem = f"{self.layout!r} is not a layout"
-            raise UsageError(problem, f"there are: {', '.join(LAYOUTS)}")
+            raise UsageError(f"{self.layout!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
         layout = LAYOUTS[self.layout]
         possible = [content for content in FRAME_CONTENTS if content in layout.files]
         for content in self.contents:
             if content not in possible:
-                problem = f"the layout {self.layout} has no place for {content}"
-                raise UsageError(problem, "choose another layout, or leave it out of --with")
+                raise UsageError(
+                    f"the layout {self.layout} has no place for {content}",
+                    "choose another layout, or leave it out of --with",
+                )
         chosen = self.contents or ("color", "depth", "pose")
         if layout.aligns_depth:
             chosen = ("color", *chosen)

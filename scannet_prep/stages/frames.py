@@ -272,7 +272,7 @@ def _choose_options(
 
 def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOptions) -> str:
     """Find the reason why a scene has to be made; empty if its frames can stay."""
-    if record is None or not task.path.exists():
+    if record is None or not (task.path / RECORD_NAME).exists():
         return "not made yet"
     # Those that only one of them has do not count: sources may have been removed to free the disk,
     # and a mesh may have come that was not needed.
