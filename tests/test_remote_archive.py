@@ -39,7 +39,6 @@ PASSING = [
     Reset(9_000), Stall(), Stall(9_000), WrongLength(-1), WrongLength(1000)
 ]  # fmt: skip
 FINAL = {
-    "missing": (Status(404), "status 404"),
     "refused": (Status(403), "status 403"),
     "without ranges": (RangesIgnored(), r"without the range.*\nhint: serve it with nginx"),
     "compressed": (Gzip(), "gzip in place of the file"),
@@ -182,12 +181,13 @@ def test_hugging_face_is_asked_for_the_range_alone(server, monkeypatch):
     import fsspec
 
     monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": server.origin})
-    server.files["/api/datasets/o/n"] = b'{"id": "o/n", "sha": ""}'
-    listing = b'[{"type": "file", "path": "a.tar.zst", "size": 500000, "oid": ""}]'
-    server.files["/api/datasets/o/n/tree/main"] = listing
-    path = "/datasets/o/n/resolve/main/a.tar.zst"
-    server.files[path] = CONTENT
-    assert open_source("hf://datasets/o/n/a.tar.zst").read(5, 9) == CONTENT[5:14]
+    path = "/datasets/o/n/resolve/main/a"
+    server.files |= {
+        "/api/datasets/o/n": b'{"id": "o/n", "sha": ""}',
+        "/api/datasets/o/n/tree/main": b'[{"type": "file", "path": "a", "size": 99, "oid": ""}]',
+        path: CONTENT,
+    }
+    assert open_source("hf://datasets/o/n/a").read(5, 9) == CONTENT[5:14]
     assert server.requests(path)[-1].range == "bytes=5-13"
 
 

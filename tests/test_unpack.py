@@ -257,12 +257,16 @@ def test_pack_through_ssh_like_pipe_gives_the_same_folder(tmp_path):
     names = [f"scans/scene000{number}_00/scene000{number}_00.txt" for number in range(5)]
     files = {name: random.Random(name).randbytes(400_000) for name in names}
     tree = write_tree(tmp_path / "tree", files)
-    pack = subprocess.Popen([*COMMAND, "pack", tree, "-o", "-"], stdout=subprocess.PIPE)
+    reader, writer = os.pipe()
+    # As some programs leave it.
+    os.set_blocking(writer, False)
+    pack = subprocess.Popen([*COMMAND, "pack", tree, "-o", "-"], stdout=writer)
+    os.close(writer)
     # As on a disk that is empty but for its bin.
     write_tree(tmp_path / "out", {".Trash/a": b""})
     unpack = [*COMMAND, "unpack", "-", "-o", tmp_path / "out", "--limit", "1"]
-    assert subprocess.run(unpack, stdin=pack.stdout, check=False).returncode == 0
+    assert subprocess.run(unpack, stdin=reader, check=False).returncode == 0
     # What is not selected was read, too, so that the other program does not fail.
-    pack.stdout.close()
+    os.close(reader)
     assert pack.wait() == 0
     assert read_tree(tmp_path / "out") == {names[0]: files[names[0]], ".Trash/a": b""}

@@ -18,6 +18,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -73,10 +74,13 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     if is_pipe and (arguments.json or sys.__stdout__ is None or sys.stdout.isatty()):
         problem = "standard output is a terminal, closed, or taken by --json"
         raise UsageError(problem, "name a file with -o, or pipe the output into another command")
+    if is_pipe:
+        # Another program that has the same pipe may have switched waiting off.
+        os.set_blocking(1, True)
     keep_freed_memory()
     report = pack.run(
         source,
-        sys.stdout.fileno() if is_pipe else target,
+        1 if is_pipe else target,
         level=arguments.level,
         is_forced=arguments.force,
         jobs=shared.jobs_from(arguments),
@@ -87,8 +91,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         console.say(f"left out, because they belong to no packed scene: {names}")
     sizes = f"{format_bytes(report.stored_bytes)} of {format_bytes(report.size_bytes)}"
     scenes = count_of(sum(report.splits.values()), "scene")
-    duration = format_duration(console.seconds)
-    lines = [f"{report.archive}: {scenes}, {sizes}, in {duration}"]
+    lines = [f"{report.archive}: {scenes}, {sizes}, in {format_duration(console.seconds)}"]
     if is_pipe:
         console.say(lines.pop())
     return Outcome(report, lines, report.failures)
