@@ -35,7 +35,7 @@ def check_by_topic(place):
 def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise OSError('libcuda.so is too old')\n")
-    variables = {
+    environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
         "SCANNET_PREP_BASE_URL": "http://me:se[cret@127.0.0.1:9/",
         "HTTP_PROXY": "http://me:se@cret@127.0.0.1:9/",
@@ -45,11 +45,11 @@ def test_doctor_shows_a_line_for_each_check_and_no_password(whole_dir, tmp_path)
     }
     place = whole_dir / "processed"
 
-    as_json = run_command("doctor", place, "--json", environment=os.environ | variables)
+    as_json = run_command("doctor", place, "--json", environment=environment)
     as_text = run_command(
-        "doctor", "http://me:se/cret@127.0.0.1:9/x.tar.zst", environment=os.environ | variables
+        "doctor", "http://me:se/cret@127.0.0.1:9/x.tar.zst", environment=environment
     )
-    empty = run_command("doctor", environment=os.environ | variables, cwd=tmp_path)
+    empty = run_command("doctor", environment=environment, cwd=tmp_path)
 
     checks = {check["path"]: check for check in as_json.json["checks"]}
     assert list(checks) == TOPICS
@@ -218,9 +218,8 @@ def test_server_is_there_if_it_answers_whatever_the_status(tmp_path):
             finding = doctor.check_server(server.base_url.replace("//", "//me:secret@"))
             assert finding.severity == "ok"
             assert "secret" not in finding.message
-    assert doctor.check_server(CLOSED).severity == "note"
-    assert doctor.check_server("http://nobody.invalid/").severity == "note"
-    assert doctor.check_server("http://[::1]:9/scannet/").severity == "note"
+    for url in (CLOSED, "http://nobody.invalid/", "http://[::1]:9/scannet/"):
+        assert doctor.check_server(url).severity == "note"
     assert doctor.check_server("kaldir").severity == "problem"
 
 

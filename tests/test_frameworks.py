@@ -191,8 +191,8 @@ def make_tensors():
     """Make tensors of each sample, with colours in 0..1."""
     scenes = []
     for sample in make_samples():
-        arrays = {key: value for key, value in sample.items() if key != "scene_id"}
-        tensors = {key: torch.from_numpy(value) for key, value in arrays.items()}
+        del sample["scene_id"]
+        tensors = {key: torch.from_numpy(value) for key, value in sample.items()}
         tensors["colors"] = tensors["colors"] / 255
         scenes.append(tensors)
     return scenes
