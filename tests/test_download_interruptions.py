@@ -204,23 +204,23 @@ def test_fault_of_a_certificate_is_named(release_dir, tmp_path, monkeypatch, nam
         fetch(server, tmp_path / "data")
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(("scheme", "status"), [("http", 407), ("https", 407), ("https", 403)])
 @pytest.mark.parametrize(
     ("proxy", "reason"),
     [
-        ("", "407"),
+        ("", ""),
         ("socks5://127.0.0.1:9", "SOCKS support"),
         ("http://", "check proxy URL"),
         ("http://user:secret@127.0.0.1:port", "'127.0.0.1:port' is not a valid host or port"),
     ],
 )
 def test_proxy_that_cannot_be_used_ends_the_run(
-    server, tmp_path, monkeypatch, scheme, proxy, reason
+    server, tmp_path, monkeypatch, scheme, status, proxy, reason
 ):
-    server.faults = [at(None, then=Status(407))]
+    server.faults = [at(None, then=Status(status))]
     monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
     server.base_url = f"{scheme}://mirror.invalid/scannet/"
-    with pytest.raises(TransferError, match=reason) as caught:
+    with pytest.raises(TransferError, match=reason or str(status)) as caught:
         fetch(server, tmp_path)
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
     assert "secret" not in str(caught.value)

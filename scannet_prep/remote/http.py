@@ -218,7 +218,8 @@ def _explain(error: Exception) -> RequestError:
         return RefusalError(f"the certificate cannot be verified: {detail}", _HINT_CERTIFICATE)
     # requests raises a ValueError for an address that cannot be used: the base URL, that of a
     # proxy, or that of a redirection; and for an answer that contradicts itself about its length.
-    if isinstance(error, (ValueError, TooManyRedirects)) or "failed: 407" in detail:
+    # A proxy of https may require a password (407), or forbid the server (403).
+    if isinstance(error, (ValueError, TooManyRedirects)) or "connection failed: 40" in detail:
         return RefusalError(f"cannot be requested: {detail}", _HINT_ADDRESSES)
     place = "proxy" if isinstance(error, ProxyError) else "server"
     return RejectionError(f"the {place} cannot be reached: {detail}")
