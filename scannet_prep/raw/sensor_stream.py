@@ -306,7 +306,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
         data = self.read_at(offset, _HEADER.itemsize)
         name = self.read_at(_START.size, name_bytes)
         self.sensor_name = name.decode("utf-8", "replace")
-        header = np.frombuffer(data, _HEADER)[0]
+        header = np.frombuffer(data, _HEADER)[0].copy()
         problem = _find_problem(header)
         if problem:
             raise FileError(self.path, f"its header has {problem}", _HINT_HEADER)
@@ -424,6 +424,4 @@ def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
 
 def _make_camera(header: Any, name: str) -> SensorCamera:  # noqa: ANN401 - a structured scalar
     width, height = header[f"{name}_size"].tolist()
-    intrinsic = header[f"{name}_intrinsic"].copy()
-    extrinsic = header[f"{name}_extrinsic"].copy()
-    return SensorCamera((width, height), intrinsic, extrinsic)
+    return SensorCamera((width, height), header[f"{name}_intrinsic"], header[f"{name}_extrinsic"])
