@@ -42,7 +42,7 @@ def colors_of(image):
 
 
 def count(image, color):
-    return np.count_nonzero((image == color).all(axis=2))
+    return (image == color).all(axis=2).sum()
 
 
 def draw(scene, view="top", color="rgb", **options):
@@ -107,9 +107,10 @@ def test_at_most_1_percent_of_the_pixels_show_another_class_than_a_z_buffer():
         image = draw_scene(scene, "rgb", PictureOptions(view, size, has_legend=False))
 
         positions, depths = view.project(scene.points)
-        low, high = positions.min(axis=0), positions.max(axis=0)
-        scale = (0.96 * np.array(size) / (high - low)).min()
-        positions = (positions - (low + high) / 2) * scale + np.array(size) / 2 - 0.5
+        positions -= positions.min(axis=0)
+        extent = positions.max(axis=0)
+        scale = (0.96 * np.array(size) / extent).min()
+        positions = (positions - extent / 2) * scale + np.array(size) / 2 - 0.5
         if text == "top":
             # With these depths, a camera with perspective sees the same.
             depths = 1 / (1 + depths.max() - depths)

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from commands import SCENES, TEST, TRAIN, VAL, fail, start_command
@@ -36,7 +37,11 @@ def serving(whole_dir):
 
 @pytest.fixture
 def get(serving):
-    return lambda *words, **options: request(serving, *words, **options)
+    return partial(request, serving)
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port))
 
 
 def request(port, path, method="GET", host="localhost:1234"):
@@ -85,7 +90,7 @@ def test_head_has_no_content_and_other_methods_are_refused(get, serving):
     status, _, headers = get("/", "HEAD")
     assert status == 200
     assert int(headers["Content-Length"]) == len(get("/")[1])
-    with socket.create_connection(("127.0.0.1", serving)) as client:
+    with connect(serving) as client:
         client.sendall(b"HEAD / HTTP/1.0\r\nHost: localhost\r\n\r\n")
         assert client.makefile("rb").read().endswith(b"\r\n\r\n")
     assert get("/scene/none", "HEAD")[0] == 404
@@ -101,7 +106,7 @@ def test_other_machines_cannot_connect(serving):
 def test_connection_reset_by_the_browser_prints_nothing(get, serving):
     """The fixture `serving` checks that nothing was printed."""
     for sent in (b"", f"GET /scene/{VAL} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()):
-        with socket.create_connection(("127.0.0.1", serving)) as browser:
+        with connect(serving) as browser:
             browser.sendall(sent)
             # Without lingering, closing resets the connection.
             browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -135,11 +140,11 @@ def test_request_that_is_sent_too_slowly_is_ended_but_a_page_may_be_read_slowly(
     running, monkeypatch
 ):
     monkeypatch.setattr("scannet_prep.view.server._MAX_REQUEST_S", 0.5)
-    with socket.create_connection(("127.0.0.1", running[0].server_port)) as reader:
+    with connect(running[0].server_port) as reader:
         reader.sendall(b"GET /scene/one HTTP/1.0\r\nHost: localhost\r\n\r\n")
         time.sleep(1)
         assert len(reader.makefile("rb").read()) > 30_000_000
-    with socket.create_connection(("127.0.0.1", running[0].server_port)) as slow, suppress(OSError):
+    with connect(running[0].server_port) as slow, suppress(OSError):
         for _ in range(200):
             slow.sendall(b"G")
             time.sleep(0.05)
@@ -150,7 +155,7 @@ def test_client_that_never_reads_is_given_up(running, monkeypatch):
     handler = running[0].RequestHandlerClass
     monkeypatch.setattr(handler, "timeout", handler.timeout / 2400)
     before = threading.active_count()
-    with socket.create_connection(("127.0.0.1", running[0].server_port)) as silent:
+    with connect(running[0].server_port) as silent:
         silent.sendall(b"GET /scene/one HTTP/1.0\r\nHost: localhost\r\n\r\n")
         for _ in range(200):
             time.sleep(0.05)

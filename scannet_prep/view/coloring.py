@@ -49,15 +49,15 @@ class Category:
         color: Red, green, blue, 0..255.
         count: Number of vertices; at least one in a colouring.
         note: A short remark to show beside the name, such as `IoU 62.1 %`; empty for none.
-        instance: Name of the annotated instance that a predicted mask matches; empty for none. A
-            page lists both in one line.
+        line: Title of its line in the legend of two colourings, if that is not its name. An
+            instance and the masks that match it share a line.
     """
 
     name: str
     color: Color
     count: int = 0
     note: str = ""
-    instance: str = ""
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def color_predictions(
     colorings = {}
     for prediction, suffix in zip(predictions, ("", "-2"), strict=False):
         if isinstance(prediction.values, InstancePrediction):
-            made = _color_instances(prediction, prediction.values, truth)
+            made = _color_instances(prediction, prediction.values, truth, suffix)
         else:
             made = _color_classes(prediction, prediction.values, truth)
         for name, coloring in made.items():
@@ -158,11 +158,12 @@ def _color_classes(
 
 
 def _color_instances(
-    prediction: Prediction, masks: InstancePrediction, truth: Truth | None
+    prediction: Prediction, masks: InstancePrediction, truth: Truth | None, suffix: str
 ) -> dict[str, Coloring]:
     """Colour vertices by predicted instance, and by the verdict on it.
 
-    Where masks overlap, the most confident one is shown; of equal ones, the first.
+    Where masks overlap, the most confident one is shown; of equal ones, the first. The suffix
+    distinguishes masks from those of another prediction.
     """
     label_set = prediction.label_set
     names = _name_masks(masks, label_set)
@@ -173,14 +174,14 @@ def _color_instances(
         first = int(largest) + 1
     instances = {number: first + number for number in range(len(names))}
     notes: dict[int, str] = {}
-    matched: dict[int, str] = {}
+    lines = {number: f"{name}, prediction{suffix}" for number, name in enumerate(names) if suffix}
     errors = {}
     if truth is not None:
         instance_truth = InstanceTruth(labels=truth.instance_labels, instances=truth.instances)
         judgement = judge_instances(masks, instance_truth, label_set)
         instances |= judgement.matches
         for number, instance in judgement.matches.items():
-            matched[number] = truth.name_of(instance)
+            lines[number] = truth.name_of(instance)
         for number, verdict in judgement.predictions.items():
             notes[number] = str(verdict)
         scores = InstanceScores(label_set)
@@ -199,7 +200,7 @@ def _color_instances(
             names[number],
             color_instance(instances[number]),
             note=notes.get(number, ""),
-            instance=matched.get(number, ""),
+            line=lines.get(number, ""),
         )
 
     predicted = categorize(

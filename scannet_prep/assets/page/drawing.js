@@ -104,8 +104,10 @@ class Camera {
 
   /** The directions of the picture in the scene. */
   get axes() {
-    const [cosAzimuth, sinAzimuth] = [Math.cos(this.azimuth), Math.sin(this.azimuth)];
-    const [cosElevation, sinElevation] = [Math.cos(this.elevation), Math.sin(this.elevation)];
+    const cosAzimuth = Math.cos(this.azimuth);
+    const sinAzimuth = Math.sin(this.azimuth);
+    const cosElevation = Math.cos(this.elevation);
+    const sinElevation = Math.sin(this.elevation);
     return {
       right: [-sinAzimuth, cosAzimuth, 0],
       up: [-sinElevation * cosAzimuth, -sinElevation * sinAzimuth, cosElevation],
@@ -464,7 +466,8 @@ function listenToCamera(drawing, onMove, onClick) {
     const last = pointers.get(event.pointerId);
     if (!last) return;
     pointers.set(event.pointerId, event);
-    const [right, down] = [event.clientX - last.clientX, event.clientY - last.clientY];
+    const right = event.clientX - last.clientX;
+    const down = event.clientY - last.clientY;
     travelled += Math.hypot(right, down);
     const [, height] = drawing.paneSize;
     const x = (2 * right) / height;

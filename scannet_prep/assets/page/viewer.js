@@ -14,6 +14,8 @@ const FITTED_POINTS = 4000;
 const NAMED = /^(instances|prediction)/;
 const NUMBER = /^(-|[\d.,]+( %)?)$/;
 const FAINT = 150;
+// The settings of the drawing: sliders and checkboxes.
+const SETTINGS = document.querySelectorAll("#tools input");
 
 /** Find an element of the page. */
 function $(id) {
@@ -33,7 +35,7 @@ class Viewer {
   constructor(data, arrays) {
     this.data = data;
     for (const coloring of data.colorings) {
-      for (const category of coloring.categories) category.key = category.instance ?? category.name;
+      for (const category of coloring.categories) category.key = category.line ?? category.name;
       coloring.values = arrays[`color-${coloring.name}`];
     }
     const { steps, faces: corners = new Int32Array(0) } = arrays;
@@ -105,7 +107,7 @@ class Viewer {
       for (const category of isOnly ? shown : hidden) words.append(word, category.name);
       if (isOnly && !shown.length) words.set(word, "");
     }
-    for (const { id, value, checked, defaultValue, defaultChecked } of getSettings()) {
+    for (const { id, value, checked, defaultValue, defaultChecked } of SETTINGS) {
       if (checked !== defaultChecked) words.set(id, checked);
       else if (value !== defaultValue) words.set(id, value);
     }
@@ -122,7 +124,7 @@ class Viewer {
         category.isHidden = only.size ? !only.has(category.name) : hidden.has(category.name);
       }
     }
-    for (const setting of getSettings()) {
+    for (const setting of SETTINGS) {
       const text = words.get(setting.id);
       setting.checked = text ? text === "true" : setting.defaultChecked;
       setting.value = text ?? setting.defaultValue;
@@ -242,15 +244,15 @@ class Viewer {
     return rows.filter(([, name]) => name);
   }
 
-  /** Describe a vertex, and draw a box around its object; -1 for none. */
-  select(vertex) {
+  /** Describe a vertex, and draw a box around its object in a pane; -1 for none. */
+  select(vertex, pane) {
     const { drawing, data } = this;
     drawing.box = null;
     drawing.draw();
     $("selection").hidden = vertex < 0;
     if (vertex < 0) return;
     const rows = this.describe(vertex, data.colorings);
-    const coloring = [...this.shown, ...data.colorings].find((each) => each.isPerScene);
+    const coloring = [...this.shown.slice(pane), ...data.colorings].find((each) => each.isPerScene);
     const value = coloring?.values[vertex];
     if (coloring && coloring.categories[value].name !== data.unlabeled) {
       drawing.box = findBox(this.steps, (other) => coloring.values[other] === value);
@@ -344,7 +346,7 @@ class Viewer {
     listenToCamera(
       drawing,
       () => this.#changed(false),
-      (event) => this.select(drawing.pick(event)),
+      (event) => this.select(drawing.pick(event), drawing.locate(event).index),
     );
     canvas.addEventListener("dblclick", (event) => this.#centre(event));
     canvas.addEventListener("pointermove", (event) => {
@@ -385,11 +387,6 @@ class Viewer {
     addEventListener("resize", () => this.#refit());
     addEventListener("hashchange", () => this.follow(location.hash));
   }
-}
-
-/** Return the settings of the drawing: sliders and checkboxes. */
-function getSettings() {
-  return document.querySelectorAll("#tools input");
 }
 
 /** Show a message over the picture; none if the text is empty. */
