@@ -5,12 +5,14 @@ import re
 import shutil
 import signal
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from commands import digests, is_running, run_command, run_words, start_command, succeed, write_tree
 
 from scannet_prep.base.machine import find_core_limits, find_memory_limits
+from scannet_prep.cli.arguments import jobs_from
 
 GIB = 1 << 30
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -105,6 +107,8 @@ def test_limits_are_those_of_all_control_groups_and_of_slurm(tmp_path, monkeypat
     assert find_memory_limits(root)["container"] == 2 * GIB
 
     assert "container" not in find_core_limits({}, tmp_path)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    assert jobs_from(Namespace(jobs=None)) == 1
 
 
 def test_values_that_are_no_limits_are_ignored(tmp_path):
