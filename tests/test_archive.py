@@ -114,7 +114,7 @@ def test_frames_are_in_the_order_of_the_page_and_python_opens_them(packed):
         with tarfile.open(fileobj=stream, mode="r|") as tar:
             names = [member.name for member in tar]
     others = ["empty", "scannetv2-labels.combined.tsv"]
-    scenes = sorted(TREE.keys() - {*others}, key=os.path.basename)
+    scenes = sorted(TREE.keys() - others, key=os.path.basename)
     assert names == [".scannet-prep/index.json", *others, *scenes]
 
 

@@ -68,7 +68,7 @@ class FileGroup:
         total_bytes = 0
         for path in self.paths.values():
             with open_file(path, MAX_FRAME_BYTES) as file:
-                total_bytes += os.fstat(file.fileno()).st_size
+                total_bytes += file.seek(0, os.SEEK_END)
             if total_bytes > _MAX_GROUP_BYTES:
                 problem = f"and the files before it have {total_bytes:,} bytes"
                 raise FileError(path, f"{problem}, expected at most {_MAX_GROUP_BYTES:,}")
