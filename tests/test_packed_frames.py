@@ -148,10 +148,12 @@ def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
     assert unpack_file(root / "a.tar.zst", "-o", tmp_path / "out").status == 0
     assert read_tree(tmp_path / "out") == read_tree(root / "frames")
     (tmp_path / f"out/{VAL}/frames.json").unlink()
+    problem = f"{VAL}/frames.json: no such file"
+    fail(3, problem, "pack", tmp_path / "out", "-o", tmp_path / "b.tar.zst")
     (tmp_path / f"out/{TRAIN}/frames.json").write_text("{}")
     outcome = run_main("verify", tmp_path / "out", "--json")
     assert outcome.json["damaged_scenes"] == [TRAIN, VAL]
-    assert f"{VAL}/frames.json: no such file" in outcome.stderr
+    assert problem in outcome.stderr
 
 
 def test_frames_of_other_options_and_changed_files_are_refused(root, tmp_path):

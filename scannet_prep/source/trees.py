@@ -197,8 +197,17 @@ class Frames(Place):
                 scenes[scene_id] = PlaceScene(record.split, 0, sum(sizes), len(sizes))
                 self._frame_count += len(record.frames)
                 self._options.add(record.options.text)
+        # Scenes of the release that lack a record, and lie beside scenes that have one.
+        failures = {}
+        others = official_splits().keys() - scenes.keys()
+        for parent in {path.parent for path in self._scene_folders.values()}:
+            for path in parent.glob("scene*"):
+                if path.name in others:
+                    for failure in _attempt(path.name, SceneFrames, path):
+                        failures[path.name] = failure
         self.name = str(folder)
         self.scenes = scenes
+        self.failures = failures
 
     def iter_groups(self) -> Iterator[FileGroup]:
         """Iterate over the files: a group for each; of a scene, its record comes first."""
@@ -213,15 +222,6 @@ class Frames(Place):
         findings = []
         for path, expected in _list_files(self._scene_folders[scene_id]):
             findings += _attempt(scene_id, _check_record, path, expected, Fingerprint.from_file)
-        return findings
-
-    def verify_rest(self) -> list[Finding]:
-        """Find scenes of the release that lack a record, and lie beside scenes that have one."""
-        findings = []
-        for folder in {path.parent for path in self._scene_folders.values()}:
-            for path in folder.glob("scene*"):
-                if path.name in official_splits().keys() - self.scenes.keys():
-                    findings += _attempt(path.name, SceneFrames, path)
         return findings
 
     def describe(self) -> dict[str, Any]:
