@@ -231,10 +231,11 @@ def check_gpu() -> Finding:
 
     text = f"PyTorch {torch.__version__}, built for CUDA {torch.version.cuda}"
     if torch.cuda.is_available():
-        count = torch.cuda.device_count()
-        name = torch.cuda.get_device_name()
-        nccl = torch.cuda.nccl.version()
-        return _ok(f"{text}: {count} x {name}; NCCL {nccl}")
+        text += f": {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+        # PyTorch has no NCCL on Windows.
+        with suppress(AttributeError):
+            text += f"; NCCL {torch.cuda.nccl.version()}"
+        return _ok(text)
     if any(Path("/dev").glob("nvidia[0-9]*")):
         hint = "compare with nvidia-smi; in a container: docker run --gpus all, apptainer exec --nv"
         return _problem(f"{text}: there is a GPU, but PyTorch cannot use it", hint)
