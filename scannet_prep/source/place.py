@@ -107,8 +107,8 @@ def open_place(place: str | Path) -> Place:
         from scannet_prep.archive.format import open_archive
 
         archive = open_archive(place)
-        packed_kind = ProcessedArchive if archive.index.kind == "processed" else PackedScenes
-        opened = packed_kind(archive)
+        place_type = ProcessedArchive if archive.index.kind == "processed" else PackedScenes
+        opened = place_type(archive)
         # No longer needed, and they may be large: each worker would receive a copy.
         archive.others.clear()
         return opened

@@ -41,8 +41,7 @@ class Selection:
     """The scenes that the user has selected; all of them by default.
 
     Attributes:
-        splits: Only these splits; empty for all. If there is just one, scenes whose
-            split is unknown belong to it, too.
+        splits: Only these splits; empty for all.
         scene_ids: Only these scenes; None for all.
         limit: Maximum number of scenes; None for all.
     """
