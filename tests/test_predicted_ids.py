@@ -105,7 +105,7 @@ def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
         (named,) = [
             other
             for other in list_numberings(label_set, task)
-            if re.search(rf"as {re.escape(other.name)}$", problem)
+            if problem.endswith(f" as {other.name}")
         ]
         assert (to_ids(named, predicted) == ids).all(), (actual, problem)
         assert f"probably {named.name}: " in hint
