@@ -36,16 +36,15 @@ def list_colorings(page):
 
 def test_picture_of_a_sample_is_that_of_its_scene(sample, whole_dir):
     viewed = view_scene(read_processed(whole_dir / f"processed/val/{VAL}.npz"))
-    options = PictureOptions(size=(160, 120))
+    size = (160, 120)
+    options = PictureOptions(size=size)
     for color, name in (("rgb", "rgb"), ("segments", "segments"), ("labels", "scannet20")):
-        image = render(sample, color, size=(160, 120))
+        image = render(sample, color, size=size)
         assert image.dtype == np.uint8
         assert np.array_equal(image, draw_scene(viewed, name, options)), color
 
     sample = dict(ScanNet(whole_dir / "processed", split="val", labels=SCANNET200)[0])
-    assert np.array_equal(
-        render(sample, size=(160, 120)), draw_scene(viewed, "scannet200", options)
-    )
+    assert np.array_equal(render(sample, size=size), draw_scene(viewed, "scannet200", options))
     assert render(sample, view="top", size=(90, 60), legend=False).shape == (60, 90, 3)
 
 

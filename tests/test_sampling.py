@@ -280,11 +280,11 @@ def test_evaluation_gives_every_scene_to_one_rank_evenly(lengths, world_size):
     samplers = [
         EvalSampler(lengths, rank=rank, world_size=world_size) for rank in range(world_size)
     ]
-    hands = [list(sampler) for sampler in samplers]
-    counts = [len(sampler) for sampler in samplers]
+    hands = list(map(list, samplers))
+    counts = list(map(len, samplers))
     descending = sorted(lengths, reverse=True)
 
-    assert hands == [list(sampler) for sampler in samplers]
+    assert hands == list(map(list, samplers))
     assert counts == list(map(len, hands))
     assert sorted(scene for hand in hands for scene in hand) == list(range(len(lengths)))
     assert max(counts) <= min(counts) + 1
