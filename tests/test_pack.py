@@ -182,7 +182,7 @@ REFUSALS = {
     "changed": (
         "processed",
         lambda path: flip(path / f"val/{VAL}.npz", 99),
-        "is not the file that",
+        "is not the file that was recorded\nhint: remove it",
     ),
     "missing": ("processed", lambda path: (path / f"val/{VAL}.npz").unlink(), f"val/{VAL}.npz: no"),
     "named pipe": ("raw", write_fifo, "fifo: is a named pipe or"),
