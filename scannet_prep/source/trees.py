@@ -34,7 +34,7 @@ from scannet_prep.release.scenes import official_splits
 from scannet_prep.source.scenes import Place, PlaceScene, ReadablePlace
 
 _HINT_DOWNLOAD = "download the files of the scene again"
-_HINT_LIST = "to put it into a split, name both: --scenes ID --splits train"
+_HINT_LIST = "to put it into a split, process it with --scenes ID --splits train"
 _HINT_AGAIN = "remove it, then repeat the command that made it"
 # The kinds of files that only a tree for segmentation has.
 _OF_SEGMENTATION = {*release.SEGMENTATION_KINDS} - {release.INFO}
