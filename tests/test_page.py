@@ -40,9 +40,9 @@ POSITIONS = """(places) => places.map(([offsetX, offsetY]) =>
     viewer.positionOf(viewer.drawing.pick({ offsetX, offsetY })))"""
 POSITION = f"(place) => ({POSITIONS})([place])[0]"
 VIEW = "() => new URLSearchParams(viewer.link).get('view').split(',').map(Number)"
+# What browsers print is drawn at once, and can be read.
 READ = """() => {
-    viewer.drawing.draw();
-    viewer.drawing.drawNow();
+    dispatchEvent(new Event("beforeprint"));
     return viewer.drawing.canvas.toDataURL();
 }"""
 BOX = """() => { const { low, high } = viewer.drawing.box;

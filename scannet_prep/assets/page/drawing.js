@@ -55,7 +55,10 @@ void main() {
 }
 `;
 
-const [STEPS, NORMAL, COLOR] = [0, 1, 2];
+// The attributes of a vertex, by their location.
+const STEPS = 0;
+const NORMAL = 1;
+const COLOR = 2;
 // Half the height of the picture, per metre of distance: the camera sees 40 degrees.
 const SLOPE = Math.tan(Math.PI / 9);
 // The nearest visible depth, as a part of the distance.

@@ -385,6 +385,8 @@ class Viewer {
     $("first-view").addEventListener("click", () => this.follow(""));
     $("save").addEventListener("click", () => this.#save());
     addEventListener("resize", () => this.#refit());
+    // Otherwise, Firefox prints an empty picture.
+    addEventListener("beforeprint", () => drawing.drawNow());
     addEventListener("hashchange", () => this.follow(location.hash));
   }
 }
@@ -417,12 +419,14 @@ function makeRows(rows) {
 /** Make the tables of a colouring, which open on a click; of several, they tell which one it is. */
 function makeTables(coloring, isNamed) {
   return coloring.tables.map(({ title, columns, rows }, index) => {
-    const details = Object.assign(make("details"), { open: !index });
+    const details = make("details");
+    details.open = !index;
     const table = make("table");
     for (const texts of [columns, ...rows]) {
       const row = table.insertRow();
       texts.forEach((text, column) => {
-        const cell = Object.assign(row.insertCell(), { textContent: text });
+        const cell = row.insertCell();
+        cell.textContent = text;
         // The first row has the titles.
         if (rows.every((each) => NUMBER.test(each[column]))) cell.className = "number";
       });
