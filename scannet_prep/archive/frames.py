@@ -46,8 +46,8 @@ _SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
 _HAS_CHECKSUMS = 0b1000_0000
 _ROW_BYTES = 12
 HINT_DAMAGED = (
-    "copy the archive again, or pack it again, unless it was replaced meanwhile; "
-    "scannet-prep unpack - < ARCHIVE recovers what comes before the damage"
+    "copy the archive again, or pack it again, unless it was replaced meanwhile; scannet-prep "
+    "unpack ARCHIVE recovers its intact scenes, and unpack - < ARCHIVE those of a truncated one"
 )
 
 SeekRow: TypeAlias = list[int]
