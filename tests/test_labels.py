@@ -121,9 +121,9 @@ def test_label_map_is_read_in_any_form_and_has_the_same_digest(tmp_path):
         assert other.rows == label_map.rows
         assert other.digest == label_map.digest
 
-    # Columns are found by name.
-    path = write_map(tmp_path, '5\t"wall"\t1', header="nyu40id\traw_category\tid")
-    assert read_label_map(path).rows == {'"wall"': RawIds(1, 5)}
+    # Columns are found by name. An own map may give 0, which is unannotated.
+    path = write_map(tmp_path, '0\t"wall"\t1', header="nyu40id\traw_category\tid")
+    assert read_label_map(path).rows == {'"wall"': RawIds(1, 0)}
     path.write_bytes(WHOLE_MAP[:-3])  # the last column of the last row is empty
     assert read_label_map(path).rows["shelf"] == RawIds(5, 39)
 
