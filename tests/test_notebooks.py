@@ -27,7 +27,7 @@ def sample(whole_dir):
 
 def make_masks(labels=(3, 4)):
     masks = np.arange(VERTICES) // 250 == np.arange(2)[:, np.newaxis]
-    return InstancePrediction(masks, np.array(labels), np.array([0.5, 0.9]))
+    return InstancePrediction(masks, labels, [0.5, 0.9])
 
 
 def list_colorings(page):
@@ -38,7 +38,7 @@ def test_picture_of_a_sample_is_that_of_its_scene(sample, whole_dir):
     viewed = view_scene(read_processed(whole_dir / f"processed/val/{VAL}.npz"))
     size = (160, 120)
     options = PictureOptions(size=size)
-    for color, name in (("rgb", "rgb"), ("segments", "segments"), ("labels", "scannet20")):
+    for color, name in {"rgb": "rgb", "segments": "segments", "labels": "scannet20"}.items():
         image = render(sample, color, size=size)
         assert image.dtype == np.uint8
         assert np.array_equal(image, draw_scene(viewed, name, options)), color
@@ -83,6 +83,7 @@ def test_sample_that_transforms_have_changed_is_drawn(sample):
         ({"colors": np.zeros((VERTICES, 3), np.uint16)}, "colors: found uint16"),
         ({"labels": np.zeros(5, int)}, r"labels: found int64 \(5,\), expected integers \(600\)"),
         ({"faces": np.array([[0, 1, VERTICES]])}, "faces: refer to vertex 600"),
+        ({"faces": np.full((1, 3), -1)}, "faces: refer to vertex -1"),
     ],
 )
 def test_sample_that_cannot_be_drawn_is_refused_with_the_reason(sample, changes, problem):

@@ -27,7 +27,7 @@ CLASSES = np.array([WALL, WALL, CHAIR, CHAIR, FLOOR, -1, CABINET, 9])
 # the classes of the instances, as those of `labels.ply` may.
 OBJECTS = Truth(
     labels=np.full(800, WALL),
-    instances=np.repeat([0, 1, 2, 3], 200),
+    instances=np.arange(800) // 200,
     instance_labels=np.repeat([CHAIR, CHAIR, TABLE, WALL], 200),
     names={0: "chair 0", 2: "table 2"},
 )

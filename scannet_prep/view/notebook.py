@@ -275,9 +275,11 @@ def _read_arrays(sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
             raise UsageError(f"{key}: empty, or not all finite")
         arrays[key] = array
     faces = arrays.get("faces", np.zeros(0, np.int32))
-    largest = faces.max(initial=-1)
-    if largest >= len(arrays.get("points", ())):
-        raise UsageError(f"faces: refer to vertex {largest}, which the sample does not have")
+    vertex_count = len(arrays.get("points", ()))
+    is_known = (faces >= 0) & (faces < vertex_count)
+    if not is_known.all():
+        vertex = faces[~is_known][0]
+        raise UsageError(f"faces: refer to vertex {vertex}, which the sample does not have")
     return arrays
 
 

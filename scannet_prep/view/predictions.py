@@ -174,7 +174,9 @@ def _color_instances(
         first = int(largest) + 1
     instances = {number: first + number for number in range(len(names))}
     notes: dict[int, str] = {}
-    lines = {number: f"{name}, prediction{suffix}" for number, name in enumerate(names) if suffix}
+    lines: dict[int, str] = {}
+    if suffix:
+        lines = {number: f"{name}, prediction{suffix}" for number, name in enumerate(names)}
     errors = {}
     if truth is not None:
         instance_truth = InstanceTruth(labels=truth.instance_labels, instances=truth.instances)
