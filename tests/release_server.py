@@ -251,7 +251,7 @@ def at(where, *faults, then=None):
     def matches(path):
         if callable(where):
             return where(path)
-        return where is None or path == where
+        return where in (None, path)
 
     def rule(request):
         is_early = request.number <= len(faults)
@@ -319,7 +319,7 @@ class ReleaseServer:
     def start(self):
         """Listen; after `stop`, on the same port."""
         with self.switching:
-            if self.server is not None or self.closing.is_set():
+            if self.server or self.closing.is_set():
                 return
             handler = type("Handler", (_Handler,), {"owner": self})
             self.server = _Listener(("127.0.0.1", self.port), handler)
@@ -333,7 +333,7 @@ class ReleaseServer:
         """Refuse new connections, and end all existing ones."""
         # The port is free at the end: until then, it cannot be used again.
         with self.switching:
-            if self.server is not None:
+            if self.server:
                 self.server.shutdown()
                 self.server.server_close()
                 self.server = None
@@ -359,7 +359,7 @@ class ReleaseServer:
 
         Single bytes do not count: they are requested to find out whether the server is up.
         """
-        spans = [request.sent for request in self.requests(path) if request.sent is not None]
+        spans = [request.sent for request in self.requests(path) if request.sent]
         end = 0
         repeated_bytes = 0
         for offset, length in sorted(span for span in spans if span[1] > 1):
@@ -381,7 +381,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def setup(self):
         owner = self.owner
-        if owner.certificate is not None:
+        if owner.certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(owner.certificate)
             self.request = context.wrap_socket(self.request, server_side=True)
@@ -406,10 +406,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         content, time_s = self._read_file(path)
         request = self._record(path, content)
 
-        changed = content
-        if content is not None:
-            changed = owner.change(request, content)
-        answer = self._make_answer(request, changed, time_s)
+        answer = self._make_answer(request, owner.change(request, content), time_s)
         for fault in request.faults:
             fault(answer, request)
 
@@ -456,7 +453,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             answer_status(answer, 404)
             return answer
 
-        etag = self._make_etag(content)
+        digest = f'"{hash(content):x}"'
+        etag = {"strong": digest, "weak": f"W/{digest}", None: None}[self.owner.etag]
         date = formatdate(time_s, usegmt=True) if self.owner.has_last_modified else None
         answer.headers = {"etag": etag, "last-modified": date}
         answer_whole(answer, content)
@@ -467,10 +465,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if content != request.content:
             answer.offset = None
         return answer
-
-    def _make_etag(self, content):
-        digest = f'"{hash(content):x}"'
-        return {"strong": digest, "weak": f"W/{digest}", None: None}[self.owner.etag]
 
     def _send(self, answer, request):
         """Send an answer, with its cut or stall."""
