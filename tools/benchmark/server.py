@@ -21,6 +21,8 @@ class Handler(SimpleHTTPRequestHandler):
     """Serves the tree under the paths of the release."""
 
     protocol_version = "HTTP/1.1"
+    # Otherwise, each body may wait 40 ms until the client has acknowledged the head.
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         """Answer, or reject; a status such as `429:1` has a `Retry-After` of one second."""
