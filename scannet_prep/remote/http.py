@@ -148,8 +148,7 @@ class HttpAnswer:
         try:
             piece: bytes = self._response.raw.read1(_PIECE_BYTES, decode_content=False)
         except urllib3.exceptions.TimeoutError:
-            problem = f"nothing arrived within {self._client.timeout_s:.0f} s"
-            raise RequestError(problem) from None
+            raise RequestError(f"nothing arrived within {self._client.timeout_s:.0f} s") from None
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise BrokenConnectionError(f"the connection broke off: {_describe(error)}") from None
         if self._client.is_stopped.is_set():
@@ -214,12 +213,14 @@ class HttpClient:
 def _explain(error: Exception) -> RequestError:
     """Describe an error of requests or urllib3 that was raised before the answer."""
     detail = _describe(error)
-    if "certificate" in detail.lower():
+    if "certificate" in detail:
         return RefusalError(f"the certificate cannot be verified: {detail}", _HINT_CERTIFICATE)
     # requests raises a ValueError for an address that cannot be used: the base URL, that of a
     # proxy, or that of a redirection; and for an answer that contradicts itself about its length.
-    # A proxy of https may require a password (407), or forbid the server (403).
-    if isinstance(error, (ValueError, TooManyRedirects)) or "connection failed: 40" in detail:
+    is_impossible = isinstance(error, (ValueError, TooManyRedirects))
+    # A proxy of https may require a password (407), or forbid the server (403). The answer to https
+    # may be http, which OpenSSL takes for a wrong version.
+    if is_impossible or "connection failed: 40" in detail or "_VERSION" in detail:
         return RefusalError(f"cannot be requested: {detail}", _HINT_ADDRESSES)
     place = "proxy" if isinstance(error, ProxyError) else "server"
     return RejectionError(f"the {place} cannot be reached: {detail}")

@@ -325,8 +325,7 @@ class Fetcher:
         self._deadline_s = min(self._deadline_s, now_s + patience_s)
         if now_s >= self._deadline_s:
             base_url = hide_secrets(self._report.plan.base_url)
-            name = task.file.local_path
-            problem = f"{base_url}: no file was served; {name}: {error.message}"
+            problem = f"{base_url}: no file was served; {task.file.local_path}: {error.message}"
             ending = TransferError if is_refused and not known else OutageError
             raise ending(problem, error.hint or _HINT_CONTINUE)
         # A server that limits connections counts idle ones, too.
