@@ -87,7 +87,7 @@ class IdCounts:
             result = prediction._replace(labels=classes)
         if scene is not None:
             for numbering, scores in self._readings:
-                truth = read_train_ids(scene, numbering.label_set)[vertices]
+                truth = read_train_ids(scene, numbering.label_set, vertices)
                 scores.add(numbering.find_classes(ids[numbers]), truth)
         return result
 

@@ -233,9 +233,19 @@ class ProcessedScene:
         return arrays
 
 
-def read_train_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
-    """Return the train id of each vertex in any label set, int64 (V,); -1 where unlabeled."""
-    raw_ids = getattr(scene, label_set.raw_ids_key)
+def read_train_ids(
+    scene: ProcessedScene,
+    label_set: LabelSet,
+    vertices: Any = ...,  # noqa: ANN401 - any index of NumPy
+) -> NDArray[np.int64]:
+    """Return the train ids of some vertices in any label set, int64; -1 where unlabeled.
+
+    Args:
+        scene: The scene.
+        label_set: The label set.
+        vertices: Indices of the vertices; by default, all.
+    """
+    raw_ids = getattr(scene, label_set.raw_ids_key)[vertices]
     return label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
 
 
