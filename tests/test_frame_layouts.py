@@ -132,7 +132,7 @@ def load_intrinsics(folder):
 
 
 def read_openeqa(out_dir):
-    """An episode is the color images, sorted by name, from the first frame on."""
+    """An episode is the colour images, sorted by name, from the first frame on."""
     folder = out_dir / TEST
     names = sorted(path.name for path in folder.glob("*-rgb.png"))
     assert names == [f"{number:06}-rgb.png" for number in range(COUNT)]
@@ -322,7 +322,7 @@ def test_monosdf_projects_known_points_into_the_middle_of_large_images(raw_dir, 
     with pytest.raises(FileError, match=r"image/000004\.png: is not a JPEG or PNG image that can"):
         frame.read("color")
     small = extract(raw_dir, tmp_path / "small", "--layout", "monosdf").json["failures"]
-    assert small[0]["message"].endswith(" pixels of color, too few for a square of 768")
+    assert small[0]["message"].endswith(" pixels of colour, too few for a square of 768")
     assert small[0]["hint"] == "choose another layout for this scene"
 
 
@@ -362,7 +362,7 @@ def test_depth_is_not_compared_between_cameras_at_different_places(
 
     words = (copied, tmp_path / "out", "--scenes", TRAIN, "--layout", layout, "--with", "color")
     (failure,) = extract(*words, content).json["failures"]
-    assert failure["message"] == "its color camera and its depth camera are not at the same place"
+    assert failure["message"] == "its colour camera and its depth camera are not at the same place"
     assert extract(*words).status == 0
 
 

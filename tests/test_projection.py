@@ -75,7 +75,7 @@ def test_arguments_of_project_that_cannot_be_used_are_refused(pose, depth, probl
 
 
 def test_visible_points_have_the_colors_and_objects_of_rendered_images():
-    """The color camera and the depth camera are at the same place, and differ in size."""
+    """The colour camera and the depth camera are at the same place, and differ in size."""
     scene = make_scene(TRAIN, vertices=8_000)
     object_ids = np.zeros(len(scene.segment_ids), int)
     for group in scene.groups:

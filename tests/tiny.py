@@ -332,7 +332,7 @@ def make_depth(number):
 
 
 def make_frames(count, lost=()):
-    """Make pose, color image and depth image of each frame; those `lost` have poses of -inf."""
+    """Make pose, colour image and depth image of each frame; those `lost` have poses of -inf."""
     return [
         (LOST if number in lost else make_pose(number), make_jpeg(number), make_depth(number))
         for number in range(count)
@@ -346,7 +346,7 @@ DEPTH_CAMERA = (DEPTH_SIZE, DEPTH_INTRINSIC)
 def encode_stream(frames, depth_shift=1000.0, color=COLOR_CAMERA, depth=DEPTH_CAMERA, imu_frames=0):
     """Encode a stream of cameras of a size and intrinsics, with empty inertial records.
 
-    A frame is its pose, its color image, and its depth image, an array or compressed already.
+    A frame is its pose, its colour image, and its depth image, an array or compressed already.
     """
     sizes = (*color[0], *depth[0])
     data = struct.pack("<IQ9s", 4, 9, b"StructSen")

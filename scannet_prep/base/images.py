@@ -78,7 +78,7 @@ def encode_jpeg(image: NDArray[np.uint8]) -> bytes:
 
 
 def decode_color(data: bytes, size: tuple[int, int], *formats: str) -> NDArray[np.uint8]:
-    """Decode an image in color.
+    """Decode an image in colour.
 
     Args:
         data: The file.

@@ -1,4 +1,4 @@
-"""Make one .npz of each raw scene, with points, colors, labels and segments.
+"""Make one .npz of each raw scene, with points, colours, labels and segments.
 
 Scenes are found wherever their files lie together under the names of the
 release: in scans/SCENE/ and scans_test/SCENE/, in train/, val/ and test/, and

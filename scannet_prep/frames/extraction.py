@@ -1,6 +1,6 @@
 """Extract the frames of one scene into a folder.
 
-    stream                 --> color, depth, pose of a frame; cameras
+    stream                 --> colour, depth, pose of a frame; cameras
     zip files of 2D labels --> labels, instances of a frame
     mesh                   --> vertices, correspondences of a frame
     options, stream        --> numbers of the frames --> files --> record
@@ -155,10 +155,10 @@ def extract_scene(
 def _choose_cameras(
     stream: SensorStream, layout: Layout, options: FrameOptions
 ) -> tuple[SensorCamera, SensorCamera]:
-    """Choose the cameras for the images of color and depth that are written.
+    """Choose the cameras for the images of colour and depth that are written.
 
     Raises:
-        FileError: The color images are too small for the layout; or pixels of depth and color are
+        FileError: The colour images are too small for the layout; or pixels of depth and colour are
             compared, and the cameras of the stream are at different places.
     """
     color = stream.color_camera
@@ -168,12 +168,12 @@ def _choose_cameras(
     if compares_pixels and not np.array_equal(color.extrinsic, depth.extrinsic):
         raise FileError(
             stream.path,
-            "its color camera and its depth camera are not at the same place",
+            "its colour camera and its depth camera are not at the same place",
             f"leave depth and vertices out of --with, or {_HINT_SIZE}",
         )
     if min(color.size) < layout.crop:
         width, height = color.size
-        problem = f"has {width} x {height} pixels of color, too few for a square of {layout.crop}"
+        problem = f"has {width} x {height} pixels of colour, too few for a square of {layout.crop}"
         raise FileError(stream.path, problem, _HINT_SIZE)
     if layout.crop:
         color = color.cropped(layout.crop)
@@ -215,7 +215,7 @@ def _choose_makers(
 
 
 def _align_depth(color: SensorCamera, frame: Frame) -> NDArray[np.uint16]:
-    """Take the nearest pixel of depth for each pixel of color; 0 outside of the depth image."""
+    """Take the nearest pixel of depth for each pixel of colour; 0 outside of the depth image."""
     depth_intrinsic = frame.stream.depth_camera.intrinsic
     depth_from_color = depth_intrinsic @ np.linalg.inv(color.intrinsic.astype(np.float64))
     # Around the image, there is a border of 0.

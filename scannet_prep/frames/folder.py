@@ -45,7 +45,7 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
         lost: The numbers of the frames without tracking: those that were omitted or, if the options
             keep them, those that were extracted.
         without_depth: The numbers of the extracted frames whose depth image is 0 everywhere.
-        color_camera: The color camera, for images as they were written.
+        color_camera: The colour camera, for images as they were written.
         depth_camera: The depth camera, likewise.
         sensor: The name of the sensor.
         poses: The poses of the extracted frames; see `read_poses`.
@@ -178,11 +178,11 @@ class ExtractedFrame:
 
         Args:
             content: `color`: uint8 (H, W, 3). `depth`: uint16 (H, W), millimetres; 0 where nothing
-                was measured. `labels`: uint8 or uint16 (H, W), in pixels of color: ids of the label
-                set of the folder; 0 is unlabeled. `instances`: the same with object id + 1; 0 is
-                outside all objects. `vertices`: int32 (H, W), in pixels of depth: indices of
-                vertices, -1 for none. `correspondences`: int32 (N, 3): column and row of a pixel
-                of color, and index of a vertex.
+                was measured. `labels`: uint8 or uint16 (H, W), in pixels of colour: ids of the
+                label set of the folder; 0 is unlabeled. `instances`: the same with object id + 1; 0
+                is outside all objects. `vertices`: int32 (H, W), in pixels of depth: indices of
+                vertices, -1 for none. `correspondences`: int32 (N, 3): column and row of a pixel of
+                colour, and index of a vertex.
 
         Raises:
             UsageError: It was not extracted.
@@ -220,7 +220,7 @@ class SceneFrames(Sequence[ExtractedFrame]):
         path: As given.
         scene_id: The scene.
         record: Its record.
-        color_camera: The color camera, for images of the size that was written.
+        color_camera: The colour camera, for images of the size that was written.
         depth_camera: The same for depth images.
         poses: The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
         is_tracked: Whether each frame has a usable pose, bool (N,). False only with `--keep-lost`.

@@ -49,12 +49,12 @@ class Layout(NamedTuple):
         defaults: The options that are not those of `FrameOptions` by default.
         fixed: The options that cannot be chosen: with any other value, readers would stop, or take
             one frame for another.
-        crop: Width and height of the middle of color images, which is taken; 0 for all of an
+        crop: Width and height of the middle of colour images, which is taken; 0 for all of an
             image.
-        aligns_depth: Whether depth images have the pixels of the color images, which are always
+        aligns_depth: Whether depth images have the pixels of the colour images, which are always
             written, then.
-        uses_depth_camera: Whether color images have the size of the depth camera, and the file of a
-            pose has its intrinsics, too.
+        uses_depth_camera: Whether colour images have the size of the depth camera, and the file of
+            a pose has its intrinsics, too.
     """
 
     table: str
@@ -258,7 +258,7 @@ class FrameOptions:
         first: Only so many of these, the first ones; None for all.
         at_most: At most so many of them, evenly spaced; None for all.
         size: Width and height of all images; None to leave them as they are.
-        contents: What is written of each frame; sorted, and each once. Empty for color, depth and
+        contents: What is written of each frame; sorted, and each once. Empty for colour, depth and
             pose, if the layout has them.
         label_set: The ids in label images: ScanNet ids (`raw`), nyu40 ids, or train id + 1 of a
             label set. 0 is unlabeled in all of them.
@@ -294,7 +294,7 @@ class FrameOptions:
             if content not in possible:
                 raise UsageError(
                     f"the layout {self.layout} has no place for {content}",
-                    "choose another layout, or leave it out of --with",
+                    f"choose another layout, or of these: {' '.join(possible)}",
                 )
         chosen = self.contents or ("color", "depth", "pose")
         if layout.aligns_depth:

@@ -40,7 +40,7 @@ m_frames.size = {count}
 _COLMAP_CAMERA = "1 PINHOLE {w} {h} {fl_x} {fl_y} {cx} {cy}\n"
 # Index, quaternion, position, camera, name; and the points of the image: none.
 _COLMAP_IMAGE = "%d %s %s %s %s %s %s %s 1 %06d.jpg\n"
-# Index, position, color, error; no image has matched it.
+# Index, position, colour, error; no image has matched it.
 _COLMAP_POINT = "%d %s %s %s %d %d %d 0"
 
 
@@ -63,7 +63,7 @@ class SceneContents(NamedTuple):
     Attributes:
         record: The record of the scene.
         scene: The scene.
-        color_camera: The color camera, for images as they were written.
+        color_camera: The colour camera, for images as they were written.
         depth_camera: The depth camera, likewise.
     """
 
@@ -79,7 +79,7 @@ class SceneContents(NamedTuple):
 
     @property
     def _pinhole(self) -> dict[str, float]:
-        """Size and intrinsics of the color camera, for pixels that begin at whole numbers."""
+        """Size and intrinsics of the colour camera, for pixels that begin at whole numbers."""
         width, height = self.color_camera.size
         (fx, _, cx, _), (_, fy, cy, _), *_ = self.color_camera.intrinsic.tolist()
         return {
@@ -93,7 +93,7 @@ class SceneContents(NamedTuple):
 
     @property
     def colmap_camera(self) -> bytes:
-        """The color camera."""
+        """The colour camera."""
         return _COLMAP_CAMERA.format(**self._pinhole).encode()
 
     @property
@@ -185,7 +185,7 @@ def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _read_vertices(scene: RawScene) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Read vertices in the frame of the scan, as poses are, and their colors."""
+    """Read vertices in the frame of the scan, as poses are, and their colours."""
     if scene.processed is None or not scene.processed.exists():
         mesh = read_raw_file(MESH, scene.path(MESH))
         return mesh.positions, mesh.colors

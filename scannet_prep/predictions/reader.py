@@ -138,7 +138,9 @@ def find_predictions(
     """
     if not folder.is_dir():
         raise MissingFileError(
-            folder, "no such folder", "pass the folder of the predictions, one file per scene"
+            folder,
+            "is not an existing folder",
+            "pass the folder of the predictions, one file per scene",
         )
     paths: dict[str, Path] = {}
     for ending in _ENDINGS[task]:

@@ -1,11 +1,11 @@
-"""Read the sensor stream of a scan (`.sens`): cameras, poses, color and depth images.
+"""Read the sensor stream of a scan (`.sens`): cameras, poses, colour and depth images.
 
 Layout of version 4, little-endian (SensReader in ScanNet's repository):
 
     version              uint32, 4
     sensor name          uint64 length, then the name
     header               `_HEADER`: cameras, compressions, sizes, depth shift, number of frames
-    frames               96 bytes each (`_FRAME_HEAD`), then the color and the depth image
+    frames               96 bytes each (`_FRAME_HEAD`), then the colour and the depth image
     inertial records     uint64 number, then 128 bytes each; some files end before the number
 
 Opening a stream skips from frame to frame to the end: only the 96 bytes of each are read.
@@ -32,7 +32,7 @@ from scannet_prep.raw.jpeg import check_jpeg
 
 # No file of the release is larger.
 _MAX_FILE_BYTES = 1 << 40
-# A raw color image of 1296 x 968 has 3.8 MB.
+# A raw colour image of 1296 x 968 has 3.8 MB.
 _MAX_IMAGE_BYTES = 1 << 26
 _VERSION = 4
 _JPEG_COLOR = 2
@@ -77,7 +77,7 @@ _ROTATION_TOLERANCE = 1e-2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SensorCamera:
-    """The color camera or the depth camera of a stream.
+    """The colour camera or the depth camera of a stream.
 
     Attributes:
         size: Width and height of the images, in pixels.
@@ -118,7 +118,7 @@ class Frame:
         number: Its number in the stream, from 0.
         pose: float32 (4, 4), scan <- camera, metres. Not finite if tracking was lost.
         offset: Its first byte in the file.
-        color_bytes: Size of the stored color image.
+        color_bytes: Size of the stored colour image.
         depth_bytes: Size of the stored depth image.
         stream: Its stream.
     """
@@ -132,16 +132,16 @@ class Frame:
 
     @property
     def jpeg(self) -> bytes:
-        """The color image as stored."""
+        """The colour image as stored."""
         return self.stream.read_at(self.offset + _FRAME_HEAD.itemsize, self.color_bytes)
 
     def checked_jpeg(self) -> bytes:
-        """Return the color image as stored, after following its markers from start to end.
+        """Return the colour image as stored, after following its markers from start to end.
 
         JPEG has no checksum.
 
         Raises:
-            FileError: It is damaged, or has another size than the color camera.
+            FileError: It is damaged, or has another size than the colour camera.
         """
         jpeg = self.jpeg
         with self._naming_image("color"):
@@ -149,7 +149,7 @@ class Frame:
         return jpeg
 
     def color(self) -> NDArray[np.uint8]:
-        """Decode the color image, with Pillow.
+        """Decode the colour image, with Pillow.
 
         Returns:
             uint8 (H, W, 3), red, green, blue.
@@ -217,7 +217,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
         size_bytes: Size of the file.
         offsets: The first byte of each frame in the file.
         sensor_name: As stored.
-        color_camera: The color camera.
+        color_camera: The colour camera.
         depth_camera: The depth camera.
         depth_shift: Stored depth per metre.
         poses: The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
@@ -381,7 +381,7 @@ def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
 def check_sensor_stream(path: Path) -> None:
     """Check that a sensor stream can be opened, and that every frame of it is complete.
 
-    Depth images are decompressed, which verifies their checksum. JPEG has no checksum, so color
+    Depth images are decompressed, which verifies their checksum. JPEG has no checksum, so colour
     images are checked by following their markers from the first to the last.
 
     Args:

@@ -2,7 +2,7 @@
 
     write_scene -> ScanNet/ -> process -> processed/ -> pack -> scannet.tar.zst -> ScanNet
     processed/ -> view -> scene.png, scene.html
-    processed/ -> guess by color -> predictions/val, predictions/test
+    processed/ -> guess by colour -> predictions/val, predictions/test
     ScanNet/ -> frames -> frames/
 
 All of it lies in one folder, with a marker that distinguishes it from real data.
@@ -122,7 +122,7 @@ def _write_scenes(raw_dir: Path) -> None:
 
 
 def _write_predictions(train: ScanNet, processed_dir: Path, predictions_dir: Path) -> None:
-    """Predict, for each vertex of val and test, the class whose mean color is nearest."""
+    """Predict, for each vertex of val and test, the class whose mean colour is nearest."""
     samples = list(train)
     colors = np.concatenate([sample["colors"] for sample in samples])
     labels = np.concatenate([sample["labels"] for sample in samples])

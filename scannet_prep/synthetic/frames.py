@@ -1,7 +1,7 @@
 """Sensor streams and 2D labels of synthetic scenes, drawn from the faces of their meshes.
 
 A camera turns around near the middle of the room, and looks outwards and down. Tracking is lost in
-one frame, as happens in the release. Color and depth images are small, and have their own sizes.
+one frame, as happens in the release. Colour and depth images are small, and have their own sizes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RenderedFrame(NamedTuple):
         pose: float32 (4, 4), scan <- camera, metres; all -inf if tracking is lost.
         color: uint8 (H, W, 3).
         depth: uint16 (H, W) of the depth camera, millimetres; 0 where there is no surface.
-        scannet_ids: uint16 (H, W) of the color camera, the ScanNet id at each pixel; 0 for no
+        scannet_ids: uint16 (H, W) of the colour camera, the ScanNet id at each pixel; 0 for no
             object.
         object_ids: uint8 (H, W), the object id + 1; 0 outside all objects.
     """

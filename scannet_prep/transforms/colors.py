@@ -101,7 +101,7 @@ class ChromaticAutoContrast(Transform):
 class Normalize(Moving):
     """Centres the scene at x = y = 0, puts its lowest point at z = 0, and scales its colours.
 
-    The centre is that of the bounding box. Colours become float32 in [-1, 1]: color / 127.5 - 1.
+    The centre is that of the bounding box. Colours become float32 in [-1, 1]: colour / 127.5 - 1.
     Not random.
     """
 
