@@ -226,7 +226,7 @@ def test_bytes_of_unknown_origin_are_replaced_and_links_are_not_followed(server,
         (Page(), "a web page in place of the file"),
         (Page(b""), "nothing in place of the file"),
         (Gzip(), "gzip in place of the file: the server must not compress it"),
-        (Page(b" \n<?xml version='1.0'?><Error/>"), "a web page in place of the file"),
+        (Page(b"\xef\xbb\xbf\n<?xml version='1.0'?><Error/>"), "a web page in place of the file"),
     ],
 )
 def test_received_bytes_are_kept_for_the_next_run(server, tmp_path, fault, reason):

@@ -117,7 +117,8 @@ class HttpAnswer:
             self._first = self._read_piece()
             if not self._first:
                 raise RefusalError("nothing in place of the file")
-            if self.start == 0 and self._first.lstrip().startswith(b"<"):
+            # Before a page, there may be a byte order mark and blanks.
+            if self.start == 0 and self._first.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"<"):
                 raise RefusalError("a web page in place of the file", _HINT_REFUSED)
         elif status != 416:
             # The connection can be used again after the body has been read, unless it is long.
