@@ -6,10 +6,10 @@
 takes several times as long.
 
 New memory takes longer than all other work on a batch. So the worker uses a block again as soon as
-neither process has an array in it. In the worker, a weak reference tells. The training process has
-a lock (`flock`) on the file, which lasts as long as its mapping; so does a process that it forks.
-Only daemons use blocks, such as the workers of a DataLoader: they cannot start processes, which
-would inherit arrays without a lock.
+neither process has an array in it. In the worker, a weak reference shows this. The training process
+holds a lock (`flock`) on the file for as long as it maps the file, and so does a process that it
+forks. Only daemons use blocks, such as the workers of a DataLoader: they cannot start processes,
+which would inherit arrays without a lock.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class _Block:
     def __init__(self, size: int) -> None:
         # Not `os.memfd_create`, which many builds of Python lack, such as those of conda-forge.
         self.file = ctypes.pythonapi.memfd_create(b"batch", 0)
-        # An error if there is no file (-1).
+        # Raises OSError if there is no file (-1).
         os.set_inheritable(self.file, False)
-        # Also if the rest fails. The memory has a descriptor of its own.
+        # Close the descriptor even if the rest fails. The memory has a descriptor of its own.
         weakref.finalize(self, os.close, self.file)
         os.truncate(self.file, size)
         self.memory = np.frombuffer(mmap.mmap(self.file, size), np.uint8)
@@ -70,7 +70,7 @@ class _Block:
         return True
 
 
-# The blocks of this worker. If it needs more, the oldest is left to those who use it.
+# The blocks of this worker. If it needs more, the oldest is left to the processes that use it.
 _blocks: deque[_Block] = deque(maxlen=8)
 _lock = Lock()
 
@@ -78,7 +78,7 @@ _lock = Lock()
 def allocate(size: int) -> NDArray[np.uint8]:
     """Return memory for arrays; in a worker, in a block."""
     if multiprocessing.current_process().daemon:
-        # Not everywhere, and not if there are no descriptors or memory left.
+        # Not every system has blocks (AttributeError); descriptors or memory may run out (OSError).
         with suppress(AttributeError, OSError), _lock:
             for block in _blocks:
                 if len(block.memory) >= size and block.is_free():
@@ -124,7 +124,7 @@ def _share(values: dict[str, Any], block: _Block) -> tuple[Any, ...]:
         return False
 
     content = pickle.dumps(values, protocol=5, buffer_callback=is_elsewhere)
-    # The file is opened again, because a lock belongs to what was opened.
+    # The file is opened again, because a lock belongs to the open file description.
     with Path(f"/proc/self/fd/{block.file}").open("r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         return content, spans, reduction.DupFd(file.fileno())

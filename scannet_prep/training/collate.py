@@ -1,4 +1,4 @@
-"""Collation: joins samples to a batch, and sends batches from a worker to the training process.
+"""Collation: joins samples into a batch, and sends batches from a worker to the training process.
 
     samples --collate--> Batch --_send--> pickle --_restore--> Batch
                     (in the worker)           (in the training process)
@@ -78,7 +78,7 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
 
     Raises:
         UsageError: Samples do not fit together: keys, types, shapes or label sets differ. Or one of
-            them is no dict, or has no points.
+            them is not a dict, or has no points.
     """
     scenes = []
     for sample in samples:
@@ -123,7 +123,7 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
 
 
 def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch:
-    """Join samples to tensors, for `DataLoader(..., collate_fn=collate_torch)`.
+    """Join samples into tensors, for `DataLoader(..., collate_fn=collate_torch)`.
 
     The batch is that of `collate`, with a tensor of the same type instead of each array, without
     copying. In the training process, continue with `batch.to(device)`, or with the loader's
@@ -184,7 +184,7 @@ def _check_alike(sample: dict[str, Any], first: dict[str, Any]) -> None:
                 f"{key!r} cannot be joined: {name} has {found}, "
                 f"{first.get('scene_id', 'the first sample')} has {expected}",
                 "read all scenes with the same keys and label set; a transform must return the "
-                "same keys and types for every scene, other ones than the batch adds",
+                "same keys and types for every scene, and none of the keys that the batch adds",
             )
         point_count = len(sample["points"])
         if key in VERTEX_KEYS and len(sample[key]) != point_count:

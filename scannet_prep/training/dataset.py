@@ -324,7 +324,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
 
         Raises:
             IndexError, UnknownSceneError: As for `dataset[key]`.
-            UsageError: It is a part of a mask.
+            UsageError: The key is an element of a mask.
         """
         if isinstance(key, str):
             if key in self:

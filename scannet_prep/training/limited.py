@@ -79,7 +79,7 @@ def check_points(
             indices = np.unique(given)
         except (TypeError, ValueError) as error:
             raise UsageError(f"points: {scene_id}: {error}", _HINT_FORMAT) from None
-        # As many numbers as vertices, some of them equal.
+        # A mask has as many numbers as there are vertices, and some of them are equal.
         is_mask = len(indices) < vertex_count == given.size
         if len(indices) and (
             is_mask

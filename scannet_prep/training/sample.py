@@ -52,8 +52,8 @@ def sample_from_mesh(
 ) -> Sample:
     """Make a sample of a triangle mesh: the same dict as that of a dataset.
 
-    The arrays are those that `scannet-prep process` makes of a scene with this mesh alone, and its
-    notes about the mesh are warnings. Nothing is written.
+    The arrays are those that `scannet-prep process` makes of a scene with this mesh alone. The
+    notes of `process` about the mesh become warnings. Nothing is written.
 
     Args:
         file: A PLY file in metres, with or without colours; `~` is the home folder.
@@ -67,7 +67,8 @@ def sample_from_mesh(
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It is not a triangle mesh in metres, or its segments would mean nothing.
+        FileError: It is not a triangle mesh in metres, or its faces join too few of its vertices to
+            compute segments.
         UsageError: There is no such label set, or `axis_alignment` is not such a matrix.
     """
     # Imported here, so that importing the package for training does not load the parsers.

@@ -30,7 +30,7 @@ _HINT_RANK = (
 
 
 class _RankSampler(Sized):
-    """What both samplers share: vertex counts, ranks, and the check at the end of an epoch."""
+    """Base of both samplers: vertex counts, ranks, and the check at the end of an epoch."""
 
     # Steps of the epoch that were already done when the loaded state was saved.
     steps_before = 0
@@ -50,7 +50,7 @@ class _RankSampler(Sized):
                 'ConcatDataset, use scenes=[...] and split=["train", "val"]',
             )
         self._lengths = np.array(counts, np.int64)
-        # Then neither `torch.distributed` nor the environment is considered.
+        # If so, neither `torch.distributed` nor the environment is considered.
         self._is_rank_given = rank is not None
         self.rank, self.world_size = _find_rank(rank, world_size)
 

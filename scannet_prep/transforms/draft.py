@@ -38,7 +38,7 @@ VERTEX_KEYS = frozenset(
 _OTHER_KEYS = frozenset(
     {"inverse", "axis_alignment", "faces", "instance_labels", "instance_boxes", "instance_centers"}
 )
-# The key of the names of further such arrays, which your own code has added to a sample.
+# The key with the names of further arrays of the vertices, which your own code adds to a sample.
 OWN_KEYS = "vertex_keys"
 
 

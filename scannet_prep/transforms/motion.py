@@ -218,7 +218,7 @@ def _check_range(
     smallest: float,
     largest: float,
 ) -> None:
-    # NumPy would draw from the reversed range without a word.
+    # NumPy would silently draw from the reversed range.
     if not smallest <= largest:
         raise UsageError(
             f"{name}: smallest is {smallest} and largest is {largest}, expected ascending numbers"

@@ -18,7 +18,7 @@ def views_for_testing() -> tuple[Step, ...]:
     """Return the 13 views of Pointcept's test-time augmentation, none of them random.
 
     The views are the four right angles about z at scales 1, 0.95 and 1.05, and both reflections
-    together (`aug_transform` of configs/scannet/semseg-pt-v3m1-0-base.py). Centre the scene before
+    together (`aug_transform` of configs/scannet/semseg-pt-v3m1-0-base.py). Centre the scene first
     (`CenterShift`), and divide each view into `fragments`.
     """
     views: list[Step] = []
