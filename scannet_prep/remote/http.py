@@ -220,8 +220,8 @@ def _explain(error: Exception) -> RequestError:
     # proxy, or that of a redirection; and for an answer that contradicts itself about its length.
     is_impossible = isinstance(error, (ValueError, TooManyRedirects))
     # A proxy of https may require a password (407), or forbid the server (403). The answer to https
-    # may be http, which OpenSSL takes for a wrong version.
-    if is_impossible or "connection failed: 40" in detail or "_VERSION" in detail:
+    # may be http, which OpenSSL takes for a wrong version, or from 3.2 on for a broken record.
+    if is_impossible or re.search("connection failed: 40|_VERSION|record layer", detail):
         return RefusalError(f"cannot be requested: {detail}", _HINT_ADDRESSES)
     place = "proxy" if isinstance(error, ProxyError) else "server"
     return RejectionError(f"the {place} cannot be reached: {detail}")
