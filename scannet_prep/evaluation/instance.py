@@ -23,7 +23,7 @@ from scannet_prep.release.label_sets import LabelSet, parse_label_set
 THRESHOLDS = (*np.arange(0.5, 0.95, 0.05).tolist(), 0.25)
 """Values that an IoU must exceed: 0.50, 0.55, ... 0.90, as in the official evaluator, then 0.25."""
 
-# What becomes of a prediction at one threshold. A cell is a class at a threshold: train id * number
+# The verdict on a prediction at one threshold. A cell is a class at a threshold: train id * number
 # of thresholds + index into THRESHOLDS.
 _VERDICT = np.dtype(
     [

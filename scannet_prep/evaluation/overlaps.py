@@ -192,7 +192,7 @@ def find_overlaps(
     for row, index in enumerate(predictions):
         counts[row] = np.bincount(numbers[masks[index]], minlength=width)
     common = counts[:, 1:]
-    # This is never 0: every instance has a vertex.
+    # The unions are never 0: every instance has a vertex.
     both = sizes + pred_sizes[:, None]
     unions = both - common
     return Overlaps(

@@ -1,4 +1,4 @@
-"""What the scores of both tasks share: their result, and the checks of their arguments."""
+"""Common parts of the scores of both tasks: their result, and the checks of their arguments."""
 
 from __future__ import annotations
 

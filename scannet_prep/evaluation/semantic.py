@@ -38,10 +38,10 @@ class SemanticScores:
         - `predicted` vertices, of those that have a class in the ground truth.
     - `means` of the IoUs, which are equal if every class occurs in the ground truth:
         - `over_all` classes, of TP / (TP + FP + FN + 1e-10), so that a class that occurs nowhere
-          counts 0. OctFormer and Pointcept report it.
+          counts as 0. OctFormer and Pointcept report it.
         - `over_union`: over the classes that occur in the ground truth or in the predictions; a
-          class that is only predicted counts 0. The authors of ScanNet200 and mmdetection3d report
-          it.
+          class that is only predicted counts as 0. The authors of ScanNet200 and mmdetection3d
+          report it.
         - `over_ground_truth`: over the classes that occur in the ground truth.
 
     Args:
@@ -101,8 +101,8 @@ class SemanticScores:
     def compare_with_chance(self) -> tuple[int, float]:
         """Count the vertices that agree, and how many more these are than by chance.
 
-        By chance, as many agree as with a guess of the same shares of classes. A network that knows
-        nothing is not above that, whatever its ids mean.
+        Chance is a random guess with the same shares of classes. A network that has learned nothing
+        is not above it, whatever its ids mean.
         """
         truth = self.confusion.sum(axis=1)
         of_classes = self.confusion[:, :-1]

@@ -86,7 +86,7 @@ class Judgement:
         instances: The verdict on each instance that counts, by its number in the ground truth.
         predictions: The verdict on each prediction that counts, by its index.
         matches: The number of the matched instance, by the index of the prediction.
-        pairs: What explains the verdicts, sorted by verdict.
+        pairs: The pairs that explain the verdicts, sorted by verdict.
     """
 
     vertices: IntArray
@@ -215,7 +215,7 @@ def _name_verdicts(numbers: NDArray[np.integer], verdicts: IntArray) -> dict[int
 def _list_pairs(
     overlaps: Overlaps, reasons: IntArray, of_instances: IntArray, of_predictions: IntArray
 ) -> tuple[Pair, ...]:
-    """List what explains the verdicts, sorted by verdict."""
+    """List the pairs that explain the verdicts, sorted by verdict."""
     # A row and a column more: the index -1, for none, leads to them.
     ious = np.pad(overlaps.ious, (0, 1))
     instances = [*overlaps.instances.tolist(), None]

@@ -1,4 +1,4 @@
-"""Export formats, two functions for each program; foreign names occur only there.
+"""Export formats: two functions for each program. Foreign names occur only in this package.
 
 processed scene       --in_frame, export_<format>--> files, record
 records of all scenes --share_<format>--> lists
@@ -21,7 +21,8 @@ class Format(NamedTuple):
         choices: What a user can choose: the label set, if the format has only one; the frame.
         aligned_with: The label set with which the program aligns points, or an empty text if it
             never does; None if it takes any frame.
-        needs: What test scenes have not; `COMPUTED_SEGMENTS` may have been computed.
+        needs: What the format needs and test scenes lack; `COMPUTED_SEGMENTS` if it can be computed
+            for them. Empty if the format takes test scenes as they are.
     """
 
     module: str
@@ -87,6 +88,6 @@ FORMATS = {
 
 
 def find_function(verb: str, name: str) -> Any:  # noqa: ANN401 - see `Format.module`
-    """Find a function of a format, such as `export_ply`; one that makes no files if it has none."""
+    """Find a function of a format, such as `export_ply`; by default, one that makes no files."""
     module = import_module(f"{__name__}.{FORMATS[name].module}")
     return getattr(module, f"{verb}_{name.replace('-', '_')}", lambda *_: {})

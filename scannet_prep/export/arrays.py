@@ -45,7 +45,7 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
         its groups are still those of the stored frame.
 
     Raises:
-        ScanNetPrepError: As `alignment_of`.
+        ScanNetPrepError: See `alignment_of`.
     """
     meta = scene.meta
     if is_aligned == meta.options.align_axis:
@@ -56,7 +56,7 @@ def in_frame(scene: ProcessedScene, *, is_aligned: bool) -> ProcessedScene:
     if not is_aligned:
         matrix = np.linalg.inv(matrix)
         rotation = rotation.T
-    # Stored normals are float16. Each format rounds these as it needs.
+    # Stored normals are float16. Each format rounds the moved ones as it needs.
     normals = _move(scene.normals, rotation)
     meta = replace(meta, options=replace(meta.options, align_axis=is_aligned))
     return replace(scene, meta=meta, points=_move(scene.points, matrix[:3]), normals=normals)
@@ -66,8 +66,8 @@ def alignment_of(scene: ProcessedScene) -> NDArray[np.float64]:
     """Return the axis alignment of a scene, (4, 4).
 
     Raises:
-        ScanNetPrepError: That of a scene of the release is unknown, because its metadata was
-            missing.
+        ScanNetPrepError: The alignment of a scene of the release is unknown, because its metadata
+            was missing.
     """
     meta = scene.meta
     kinds = {warning.kind for warning in meta.warnings}
@@ -182,13 +182,14 @@ def segments_of(scene: ProcessedScene) -> NDArray[np.int64]:
 def number_objects(scene: ProcessedScene, *, copy: int) -> NDArray[np.int64]:
     """Make a table of the `objectId` of each group, -1 for "no group".
 
-    A group without one has its own id; so do all groups, if the numbers are not distinct and
-    usable.
+    A group without an `objectId` gets its own id. If the numbers are not distinct and usable, all
+    groups get their own ids.
 
     Args:
         scene: The scene.
-        copy: Which `objectId` a group has that the release repeats: 0 for that of its first copy,
-            -1 for that of the last, as in programs in which later groups replace earlier ones.
+        copy: Which `objectId` to take for a group that the release repeats: 0 for that of the first
+            copy, -1 for that of the last, as in programs in which later groups replace earlier
+            ones.
     """
     numbers = {}
     for group in scene.meta.groups:

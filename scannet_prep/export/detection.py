@@ -40,7 +40,7 @@ _MAX_POINTS = 50_000
 
 
 def export_votenet(scene: ProcessedScene, _: LabelSet) -> SceneFiles:
-    """Make four arrays: without normals and `objectId`, and with boxes of fewer classes."""
+    """Make four arrays, without normals and `objectId`. Only VoteNet's 18 classes have boxes."""
     columns = ("points", "colors")
     return _make_files(scene, {"": True}, columns, box_classes(SCANNET20), box_width=7), {}
 

@@ -63,7 +63,7 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
 
 
 def export_oneformer3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
-    """Make the same, and the segments."""
+    """Make the same as for mmdetection3d, and the segments."""
     files, record = export_mmdet3d(scene, label_set)
     files[f"super_points/{scene.meta.scene_id}.bin"] = segments_of(scene)
     return files, record

@@ -45,7 +45,7 @@ def export_octformer(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     if scene.meta.split is Split.TEST:
         return {f"test/{scene_id}.npz": content}, {}
     if label_set == SCANNET200:
-        # Only those of the 200 classes, as OctFormer's own program keeps them.
+        # Keep only the ids of the 200 classes, as OctFormer's own program does.
         raw_ids = np.where(labels > 0, raw_ids, 0)
     return {
         f"train/{scene_id}.npz": content,

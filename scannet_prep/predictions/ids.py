@@ -5,9 +5,9 @@ result is silently wrong. The evidence:
 
     ids that are none of the classes            always an error, with their number
     with ground truth                           another numbering agrees far better
-    all predictions of a split, without it      what no network of the task predicts: walls and
-                                                floors among instances; no wall at all, much that
-                                                is unlabeled, or 20 of 200 classes
+    all predictions of a split, without it      what no network of the task predicts: walls or
+                                                floors among instances; no more walls than vertices
+                                                of no class; only ids that the other label set has
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 # Another numbering agrees far better with the ground truth if many more vertices agree, and the
 # number above chance is larger by more than this share of the annotated vertices.
 _MIN_GAIN = 0.05
-# One of so many vertices is compared with the ground truth.
+# One of this many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
 
 
@@ -97,7 +97,7 @@ class IdCounts:
         Args:
             place: The folder or file of the predictions, for messages.
             is_submission: Whether these are all predictions of a split, without ground truth.
-            is_forced: Return a warning instead of raising an error.
+            is_forced: Whether to return a warning instead of raising an error.
 
         Returns:
             What looks wrong, if it is accepted; empty if nothing does.
@@ -133,7 +133,7 @@ class IdCounts:
         """Find what no network predicts for all scenes of a split.
 
         Args:
-            problems: Extended by it.
+            problems: The problems that are found are appended.
             ids: The ids that occur.
 
         Returns:
@@ -159,7 +159,7 @@ class IdCounts:
         """Find the numbering that agrees best with the ground truth.
 
         Args:
-            problems: Extended by how much better it agrees.
+            problems: A comparison is appended if another numbering agrees better.
             ids: The ids that occur.
 
         Returns:

@@ -33,9 +33,9 @@ class Numbering(NamedTuple):
     Attributes:
         name: Its name, for messages.
         label_set: The label set.
-        train_ids: The train id of each id in a file; the smallest one is -1 or larger.
+        train_ids: The train id of each id in a file; the smallest id in a file is -1 or larger.
         predicted: The ids that a network of the task predicts: as instances, no walls and floors.
-        conversion: How to make the ids and the files that they belong into.
+        conversion: How to convert the ids to those that files should have, and how to save them.
     """
 
     name: str
@@ -86,7 +86,7 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
             ),
             (
                 f"{each.name} classes with wall and floor first",
-                # They are the classes that are no things.
+                # These two are the classes that are not things.
                 enumerate(sorted(classes, key=each.things.__contains__)),
                 (
                     f"np.pad([0, {each['floor'].train_id}, *{things}], (0, 256), "

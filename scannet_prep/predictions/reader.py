@@ -197,11 +197,11 @@ def read_numbers(path: Path) -> IntArray:
         return np.frombuffer(digits, np.uint8) - np.int64(ord("0"))
     text = decode_text(data, path)
     numbers = None
-    # Before NumPy 2.4, it warns, and returns the numbers before the fault.
+    # Before NumPy 2.4, `fromstring` warns, and returns the numbers before the fault.
     with suppress(ValueError, DeprecationWarning), warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         numbers = np.fromstring(text, np.int64, sep=" ")
-    # It takes a sign at the end for 0.
+    # `fromstring` takes a sign at the end for 0.
     if numbers is None or text.rstrip().endswith(("-", "+")):
         found = [*_NO_NUMBER.findall(text), text]
         problem = f"found {found[0]!r:.40}, expected whole numbers, one per line"
