@@ -150,6 +150,7 @@ def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
     (tmp_path / f"out/{VAL}/frames.json").unlink()
     problem = f"{VAL}/frames.json: no such file"
     fail(3, problem, "pack", tmp_path / "out", "-o", tmp_path / "b.tar.zst")
+    assert problem in run_main("info", tmp_path / "out").stdout
     (tmp_path / f"out/{TRAIN}/frames.json").write_text("{}")
     outcome = run_main("verify", tmp_path / "out", "--json")
     assert outcome.json["damaged_scenes"] == [TRAIN, VAL]

@@ -219,11 +219,10 @@ class ProcessedScenes(ReadablePlace):
         return parse_processed(self.open_arrays(scene_id))
 
     def describe(self) -> dict[str, Any]:
-        """Describe the options, the warnings, and the scenes that failed."""
+        """Describe the options and the warnings."""
         return {
             "program": f"scannet-prep {self.manifest.program_version}",
             "options": self.options.flags,
-            "failures": list(self.failures.values()),
             "warnings": [
                 f"{text} (scenes: {len(scenes):,})"
                 for text, scenes in self.manifest.summarize_warnings()

@@ -23,7 +23,7 @@ class Info:
             `scenes`, and the sums of `vertices` and `size_bytes`. What is not known is left out,
             and so are splits without scenes.
         scene_ids: The scenes, sorted.
-        facts: What else is known, by name; see `Place.describe`.
+        facts: What else is known, by name: the `failures`, and what `Place.describe` returns.
     """
 
     path: str
@@ -58,5 +58,5 @@ def run(path: str | Path) -> Info:
         # A row without scenes is empty.
         splits={name: dict(row) for name, row in totals.items() if row},
         scene_ids=tuple(place.scenes),
-        facts=place.describe(),
+        facts={"failures": [*place.failures.values()], **place.describe()},
     )
