@@ -9,7 +9,7 @@ from importlib import import_module
 
 from scannet_prep.base.version import VERSION
 
-# Type checkers take a variable of this name for True. Importing `typing` for it would be slow, and
+# Type checkers treat a variable of this name as True. Importing `typing` for it would be slow, and
 # an interrupt during the import would end in a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:

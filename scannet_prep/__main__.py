@@ -44,11 +44,12 @@ def main() -> int:
             # nohup ignores SIGHUP, and a shell ignores SIGINT for its background jobs.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _interrupt)
-        # Also of workers. Starting more threads takes longer than NumPy computes with them here.
+        # Workers inherit it. For what NumPy computes here, starting threads takes longer than the
+        # computation.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from scannet_prep.cli.main import main as run
 
-        # An interrupt of a command that has ended would write a second result.
+        # After the command has ended, an interrupt would write a second result.
         status = run(before_result=_ignore_signals)
     except KeyboardInterrupt:
         _exit()

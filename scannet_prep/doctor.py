@@ -142,7 +142,9 @@ def check_shared_memory() -> Finding:
     text = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free at {path}"
     if usage.free < _LOW_SHM_BYTES:
         text += "; batches of collate_torch need none of it, but NCCL and semaphores do"
-        return _note(text, "see what fills it: ls -lS /dev/shm; docker run --shm-size=8g")
+        return _note(
+            text, "see what fills it: ls -lS /dev/shm; in a container: docker run --shm-size=8g"
+        )
     return _ok(text)
 
 
@@ -155,7 +157,7 @@ def check_open_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"soft limit {soft:,}, hard limit {hard:,}"
     if soft < _LOW_OPEN_FILES:
-        return _note(f"{text}; few for many workers", "ulimit -n 65536")
+        return _note(f"{text}; low for many workers", "ulimit -n 65536")
     return _ok(text)
 
 
@@ -172,7 +174,7 @@ def check_environment(environ: Mapping[str, str]) -> Finding:
 
 
 def check_folder(path: Path) -> Finding:
-    """Check the file system of a folder, or of that which holds a file: space and locks."""
+    """Check the file system of a folder, or of the folder of a file: space and locks."""
     folder = path.absolute()
     if not path.is_dir():
         folder = folder.parent
@@ -270,7 +272,7 @@ def time_all_reduce() -> Finding:
     if torch.cuda.is_available():
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     numbers = torch.ones(_SUMMED_BYTES // 4, device=device)
-    # The first one connects the ranks.
+    # The first all-reduce connects the ranks.
     distributed.all_reduce(torch.ones(1, device=device))
     started_s = time.monotonic()
     distributed.all_reduce(numbers)

@@ -42,23 +42,23 @@ def segment_mesh(
     The partition is that of the official Segmentator with the same parameters. The Segmentator
     names each segment after any of its vertices; here, segments are numbered.
 
-    - A vertex without faces is a segment by itself, because only edges of faces join vertices.
-      Without faces, every vertex is one. Such segments may have fewer than `min_vertices` vertices,
-      and so may a separate part of the mesh.
+    - A vertex without faces is a segment by itself, because only edges of faces join vertices. In
+      a mesh without faces, every vertex is a segment. Such segments may have fewer than
+      `min_vertices` vertices, and so may a separate part of the mesh.
     - A face that occurs twice counts twice, in the normals of its vertices and as edges.
     - The vertices of a face without area have no normal. They are joined to others only if a
       segment has fewer than `min_vertices` vertices, and after all other vertices. The Segmentator
       has no defined result for such meshes, as it sorts NaN.
     - Here, the order of the faces decides between edges of equal weight. The Segmentator sorts them
-      unstably. On scans, the partitions are the same; meshes with many equal weights, such as voxel
-      surfaces and stairs, are cut otherwise by its binary.
+      unstably. On scans, the partitions are the same. Meshes with many equal weights, such as voxel
+      surfaces and stairs, are divided differently by its binary.
 
     Args:
-        points: Floats (V, 3), metres, finite; rounded to float32. The frame of the scan is that of
-            the Segmentator. In another frame, coordinates are rounded in another way, so that a few
-            vertices may change their segment.
-        faces: Integers (F, 3), indices into `points`. Their order counts, because it is the order
-            of the sums in the normals.
+        points: Floats (V, 3), metres, finite; rounded to float32. The Segmentator uses the frame of
+            the scan. In another frame, coordinates are rounded differently, so that a few vertices
+            may change their segment.
+        faces: Integers (F, 3), indices into `points`. Their order matters, because normals are
+            summed in this order.
         threshold: Larger values make larger segments, `kThresh` of the Segmentator. The release has
             0.01.
         min_vertices: Segments with fewer vertices are joined to a neighbour, `segMinVerts` of the
@@ -140,7 +140,8 @@ class _Edges(NamedTuple):
 def _sort_edges(positions: _Floats, corners: _Indices) -> _Edges:
     """List the edges of all faces, sorted by weight.
 
-    An edge between two faces occurs twice. Its weights may differ, because its direction counts.
+    An edge between two faces occurs twice. Its two weights may differ, because they depend on its
+    direction.
     """
     # One array per axis, (3, V), and per corner, (3, F), as in `processed.geometry`.
     columns = np.ascontiguousarray(positions.T)

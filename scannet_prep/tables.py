@@ -1,7 +1,7 @@
 """Tables of processed scenes for pandas: scenes, classes, instances.
 
-Every function takes a processed folder, or the path or address of an archive. `classes` counts
-vertices by the manifest; everything else is read from the scenes.
+Every function takes a processed folder, or the path or address of an archive. Vertex counts of
+scenes and classes come from the manifest; extents and groups are read from the scenes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GROUP_COLUMNS = {
     "vertex_count": "vertices",
     "segment_count": "segments",
 }
-# By the end of the file's name.
+# By the ending of the file's name.
 _WRITERS = {
     ".csv": pd.DataFrame.to_csv,
     ".json": partial(pd.DataFrame.to_json, orient="records"),
@@ -136,7 +136,7 @@ def classes(
     groups = instances(place)
     # Groups whose vertices all belong to other groups are not instances.
     groups = groups[groups.scene.isin(by_scene) & (groups.vertices > 0)]
-    # The column has the name of the array, without the plural.
+    # The column has the name of the array, in the singular.
     raw_ids = groups[chosen.raw_ids_key.removesuffix("s")]
     table = pd.DataFrame(
         {
@@ -194,7 +194,7 @@ def write_table(name: str, place: str | Path, path: Path | None) -> tuple[int, s
         The number of rows, and the table as CSV if `path` is None, otherwise an empty text.
 
     Raises:
-        UsageError: The name of the file has another end, or the package that writes it is not
+        UsageError: The name of the file has another ending, or the package that writes it is not
             installed.
         OutputError: The file cannot be written.
         ScanNetPrepError: The place cannot be read.

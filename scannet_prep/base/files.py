@@ -56,7 +56,7 @@ _HINT_LOCKED = "wait until that run has ended, or end it; then run the same comm
 
 
 def expand_home(path: str | Path) -> Path:
-    """Return a path, with `~` for the home folder; `~name` stays if there is no such user."""
+    """Expand `~` or `~name` at the start of a path; `~name` stays if there is no such user."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser() raises an error
 
 
@@ -144,18 +144,18 @@ def read_text(path: Path, max_bytes: int = _MAX_BYTES) -> str:
 
 
 def decode_text(data: bytes, path: Path) -> str:
-    """Decode a text file of people or of other programs.
+    """Decode a text file that people or other programs wrote.
 
-    A byte order mark is dropped, and so are the words of comments, which are lines that begin with
-    `#`, perhaps after blanks. Every end of a line becomes one LF, also CR CR LF, which a file has
-    that was converted to the line ends of Windows twice. The numbers of lines stay.
+    A byte order mark is dropped. Comments become empty lines; they are lines that begin with `#`,
+    perhaps after blanks. Every end of a line becomes one LF, also CR CR LF, which occurs in files
+    that were converted to the line ends of Windows twice. Line numbers stay the same.
 
     Args:
         data: The content of the file.
         path: The file, for messages.
 
     Raises:
-        FileError: It is not text, or in another encoding than UTF-8.
+        FileError: It is not text, or is in an encoding other than UTF-8.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -179,7 +179,7 @@ def write_atomically(path: Path, chunks: Iterable[Buffer]) -> None:
     Raises:
         OutputError: The folder cannot be written to, or the disk is full. The final name is
             unchanged.
-        FileError: Something else than a file, such as `/dev/null`, has the final name.
+        FileError: Something other than a file, such as `/dev/null`, has the final name.
     """
     put_in_place(write_temporary(path, chunks), path)
 
@@ -192,7 +192,7 @@ def write_temporary(path: Path, chunks: Iterable[Buffer]) -> Path:
     """
     make_directory(path.parent)
     with writing(path):
-        # Renaming would replace a device, for root and for the whole machine.
+        # If root runs this, renaming would replace a device, for the whole machine.
         if path.exists() and not path.is_file():
             raise FileError(path, "is not a regular file, so no file can be written there")
         unique = f"{os.getpid()}-{os.urandom(4).hex()}"
@@ -258,7 +258,7 @@ def check_space(folder: Path, needed_bytes: int) -> None:
 
     Args:
         folder: A folder on the disk; need not exist yet.
-        needed_bytes: Bytes to be written; 0 needs no space.
+        needed_bytes: Bytes to be written; with 0, the check always passes.
 
     Raises:
         DiskFullError: There is not enough space.
@@ -280,7 +280,7 @@ def write_if_changed(path: Path, data: Buffer) -> None:
     Raises:
         OutputError: The folder cannot be written to, or the disk is full.
     """
-    # A longer file is not read, and one that cannot be read is written: that shows the reason.
+    # A longer file is not read. If a file cannot be read, the attempt to write it shows the reason.
     with suppress(FileError):
         if path.exists() and read_file(path, max_bytes=len(data)) == data:
             return
@@ -288,7 +288,7 @@ def write_if_changed(path: Path, data: Buffer) -> None:
 
 
 def have_sizes(folder: Path, sizes: Mapping[str, int]) -> bool:
-    """Whether all files of a folder are there, with these sizes in bytes by name."""
+    """Whether a folder has all files of these names, with these sizes in bytes."""
     try:
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
     except OSError:

@@ -16,7 +16,8 @@ from scannet_prep.errors import ContentError
 
 GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 
-# Width, height, bits of a sample, colour type; compression, filters and interlacing by default: 0.
+# Width, height, bits of a sample, colour type; the methods of compression, filtering and
+# interlacing are 0.
 _PNG_HEADER = struct.Struct(">2I2B3x")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FILTER_UP = 2
@@ -25,7 +26,7 @@ _JPEG_QUALITY = 95
 _PNG_END = b"IEND"
 # The bits of a sample, and the colour type.
 _PNG_DEPTH = slice(24, 26)
-# Colour types, by the rest of the shape: gray; red, green, blue; and these with opacity.
+# Colour types, by the rest of the shape: grey; red, green, blue; and these with opacity.
 _GRAY = 0
 _COLOR_TYPES = {(): _GRAY, (3,): 2, (4,): 6}
 
@@ -35,7 +36,7 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
 
     Args:
         image: uint8 (H, W, 3), red, green, blue, or (H, W, 4), with opacity; or uint8 or uint16
-            (H, W), gray.
+            (H, W), grey.
         level: Level of compression, 1 to 12.
     """
     height, width = image.shape[:2]
@@ -63,7 +64,7 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
 def encode_pgm(image: GrayImage) -> bytes:
     """Encode millimetres, uint16 (H, W), as a binary PGM, which has the high byte first."""
     height, width = image.shape
-    # With the comment of SensReader.
+    # The comment is that of SensReader.
     header = b"P5\n# data values are 16-bit each; depth shift is 1000\n%d %d\n65535\n"
     return header % (width, height) + image.astype(">u2").tobytes()
 
@@ -111,7 +112,7 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
     if not data.startswith(b"P5"):
         check_gray_png(data, size)
     image = np.array(_decode(data, size, "PNG", "PPM"))
-    # Pillow makes integers of 32 bits from 16: of PGM, and of PNG in older versions.
+    # Pillow turns 16 bits into integers of 32 bits: of PGM, and in older versions of PNG.
     return image if image.dtype == np.uint8 else image.astype(np.uint16)
 
 
@@ -144,7 +145,7 @@ def resize_color(
     Args:
         image: uint8 (H, W, 3).
         size: New width and height.
-        side: Width and height of its middle, to take only that; 0 for all of it.
+        side: Side of the square in its middle, to resize only that; 0 for the whole image.
     """
     from PIL import Image
 
@@ -204,7 +205,7 @@ def _decode(
                 image.load()
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
         problem = f"is not a {' or '.join(formats)} image that can be decoded: {error}"
-        # Pillow may go on with the address of an object.
+        # The text of Pillow may end with the address of an object.
         raise ContentError(problem[:200].partition(" <")[0]) from None
     if not has_size:
         width, height = image.size

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# PLY's names of types.
+# The names of types in PLY.
 _TYPES = {"<f4": "float", "|u1": "uchar", "<u2": "ushort"}
 
 

@@ -110,7 +110,7 @@ def _run(
 
 
 def _try(task: Any, call: bytes) -> Any:  # noqa: ANN401 - the result of any function
-    """Do a task, in a worker. Errors are returned, so that the worker does other tasks."""
+    """Do a task, in a worker. Errors are returned, so that the worker can do other tasks."""
     try:
         make, context = _load_call(call)
         return make(task, context)
@@ -180,7 +180,7 @@ class WorkerProcesses(ThreadPoolExecutor):
         """Start a process.
 
         Raises:
-            WorkerDiedError: The system starts none.
+            WorkerDiedError: The operating system refuses to start one.
         """
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work"
         try:
@@ -215,8 +215,8 @@ def work(descriptor: int, parent: int) -> None:
     """Do tasks until the pipe breaks, or the main process is killed.
 
     Args:
-        descriptor: The worker's end of the pipe.
-        parent: The main process, which may have been killed by now.
+        descriptor: The file descriptor of the worker's end of the pipe.
+        parent: The process id of the main process, which may have been killed by now.
     """
     threading.Thread(target=_end_with, args=[parent], daemon=True).start()
     pipe = Connection(descriptor)
@@ -228,7 +228,7 @@ def work(descriptor: int, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process with its parent, also in a task that takes long, such as a download."""
+    """End this process when its parent ends, even during a long task such as a download."""
     while os.getppid() == parent:
         time.sleep(_WATCH_S)
     os._exit(1)
@@ -237,7 +237,7 @@ def _end_with(parent: int) -> None:
 class _DaskExecutor(Executor):
     """An executor whose futures are those of dask.
 
-    Some of those of `Client.get_executor` never end if the scheduler is lost.
+    Some futures of `Client.get_executor` never end if the scheduler is lost.
 
     Args:
         client: A client of dask.
@@ -252,7 +252,7 @@ class _DaskExecutor(Executor):
         Raises:
             WorkerDiedError: The scheduler is lost.
         """
-        # After that, dask takes calls that it never makes.
+        # Without a connection, dask accepts calls that it never makes.
         if self._client.status != "running":
             raise WorkerDiedError("the connection to the dask scheduler is lost", _HINT_LOST)
         return self._client.submit(function, *arguments, pure=False)
@@ -275,7 +275,7 @@ def dask_executor(address: str) -> Iterator[Executor]:
     except ImportError as error:
         raise UsageError(f"--dask needs the package distributed: {error}", _HINT_INSTALL) from None
     try:
-        # If only `Client` refuses an address, Python ends a minute later, with a traceback.
+        # If an address is first refused by `Client`, Python ends a minute later, with a traceback.
         get_address_host(address)
         client = Client(address, timeout=_DASK_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
