@@ -109,7 +109,7 @@ def extract_scene(
 
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(scene.path(STREAM)))
-        # All readers know -inf. Some take 0 for a pose, or compute with NaN.
+        # All readers recognize -inf. Some take 0 for a pose, or compute with NaN.
         stream.poses[~stream.is_tracked] = -np.inf
         numbers, lost = options.select(stream.is_tracked, listed)
         color_camera, depth_camera = _choose_cameras(stream, layout, options)
@@ -262,7 +262,7 @@ def _make_label_image(
         archive: The zip file of a scene.
         path: Its path, for messages.
         table: The conversion of its ids; None to leave them as they are.
-        size: Width and height of the image to make. Stored images have those of color.
+        size: Width and height of the image to make. Stored images have those of the colour camera.
         frame: The frame.
 
     Returns:

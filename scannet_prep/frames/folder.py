@@ -107,7 +107,7 @@ class FrameFolder:
         path: The folder; or the path or address of an archive of it.
 
     Attributes:
-        path: The folder; or the path or address of the archive, without what is secret in it.
+        path: The folder; or the path or address of the archive, without the secrets in it.
         scene_ids: The scenes, sorted.
 
     Raises:
@@ -260,7 +260,7 @@ class SceneFrames(Sequence[ExtractedFrame]):
         return bytes(data)
 
     def has_files(self) -> bool:
-        """Whether the files of the scene are there, and have their sizes."""
+        """Whether all files of the scene exist, and have the sizes in the record."""
         files = self.record.files.items()
         return have_sizes(self.path, {name: found.size_bytes for name, found in files})
 

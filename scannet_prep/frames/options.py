@@ -1,4 +1,4 @@
-"""Layouts, the names of the files that programs read; and the options of an extraction.
+"""Layouts (the names of the files that programs read), and the options of an extraction.
 
 Layouts are records: a new program is a new record. The ending of a name selects the encoding of the
 file.
@@ -46,13 +46,13 @@ class Layout(NamedTuple):
         folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
             `scans`, or `scans_test` for scenes of test, `{split}` is its split, and `{part}` is
             `train` or `test`.
-        defaults: The options that are not those of `FrameOptions` by default.
+        defaults: The options whose defaults differ from those of `FrameOptions`.
         fixed: The options that cannot be chosen: with any other value, readers would stop, or take
             one frame for another.
-        crop: Width and height of the middle of colour images, which is taken; 0 for all of an
-            image.
-        aligns_depth: Whether depth images have the pixels of the colour images, which are always
-            written, then.
+        crop: Side of the square that is cut from the middle of colour images, in pixels; 0 to keep
+            whole images.
+        aligns_depth: Whether depth images have the pixels of the colour images. If so, colour
+            images are always written.
         uses_depth_camera: Whether colour images have the size of the depth camera, and the file of
             a pose has its intrinsics, too.
     """
@@ -71,10 +71,10 @@ class Layout(NamedTuple):
         return dict(map(str.split, self.table.strip().splitlines()))
 
 
-# The words of the command line that are not the names of options, and of their values.
+# The words of the command line for options and values, where they differ from those of Python.
 _WORDS = {"contents": "with", "keeps_lost": "keep-lost", "listed": "frames"}
 _VALUES = {"None": "none", "": "none", "True": "yes", "False": "no"}
-# Where other files tell the numbers and cameras of all frames.
+# For programs that read the numbers and the cameras of all frames from other files.
 _EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
 _EVERY_FRAME = {"listed": "", "every": 1, **_EXACT}
 _OFFICIAL = """
@@ -92,7 +92,7 @@ _OFFICIAL = """
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
     "official": Layout(_OFFICIAL),
-    # NeuralRecon counts the frames, and takes every name beside a scene for one.
+    # NeuralRecon counts the frames, and takes every name beside a scene for another scene.
     "neuralrecon": Layout(
         _OFFICIAL,
         folder="{scans}/{scene}",
@@ -255,8 +255,8 @@ class FrameOptions:
 
     Attributes:
         every: Every n-th frame of the stream, beginning with the first.
-        first: Only so many of these, the first ones; None for all.
-        at_most: At most so many of them, evenly spaced; None for all.
+        first: Only the first n of these; None for all.
+        at_most: At most n of them, evenly spaced; None for all.
         size: Width and height of all images; None to leave them as they are.
         contents: What is written of each frame; sorted, and each once. Empty for colour, depth and
             pose, if the layout has them.

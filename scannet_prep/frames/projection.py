@@ -28,7 +28,7 @@ from scannet_prep.raw.sensor_stream import SensorCamera
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 _MILLIMETRES = 1000.0
-# Faces are drawn in parts of so many pixels, so that arrays stay small.
+# Faces are drawn in parts of this many pixels, so that arrays stay small.
 _PIXELS_AT_ONCE = 1 << 15
 # In metres. Sensors measure nothing nearer.
 _NEAREST = 0.1
@@ -61,10 +61,10 @@ def project(
             pixels.
         size: Width and height of the image, in pixels.
         depth: uint16 (height, width), millimetres; 0 where nothing was measured. Points are hidden
-            there, and if their depth differs from it by more than the tolerance. None: no point
-            hides another one.
+            there, and also where their depth differs from the measured one by more than the
+            tolerance. None: no point hides another one.
         tolerance: Largest difference of depths, in metres.
-        margin: Points that are nearer to the border of the image are not visible; in pixels.
+        margin: Points nearer than this to the border of the image are not visible; in pixels.
         relative: Whether the tolerance is a share of the measured depth, not metres.
 
     Returns:
@@ -196,13 +196,15 @@ def draw_faces(
         faces: int32 (F, 3), indices of vertices.
         pose: (4, 4), scan <- camera.
         camera: The camera.
-        offset: By how much rays are to the right of the middles of their pixels, and below; in
-            pixels. Pointcept goes as far as such a ray, but through the middle of the pixel.
+        offset: How far rays are to the right of the middles of their pixels, and below them; in
+            pixels. As in Pointcept, the place that a pixel sees is as far away as its ray meets a
+            face, but in the direction of the middle of the pixel.
 
     Returns:
-        Of the place where the ray of each pixel meets the first face, (H, W): the corner of the
-        face that is nearest, int32; how far it is, in metres; and the depth, in metres. Where there
-        is no face, the corner is -1, and the others are very large.
+        Three arrays (H, W) about the place that each pixel sees on the first face: the nearest
+        corner of the face, int32; its distance from the place, float64, metres; and the depth of
+        the place, float64, metres. Where there is no face, the corner is -1, and the others are
+        very large.
     """
     width, height = camera.size
     pixel_count = width * height

@@ -56,9 +56,9 @@ def save(
 
 
 class SceneContents(NamedTuple):
-    """The files that concern all frames of a scene: an attribute has the content of one.
+    """The files that concern all frames of a scene.
 
-    It is its bytes, or a value to encode.
+    An attribute has the content of one file: its bytes, or a value to encode.
 
     Attributes:
         record: The record of the scene.
@@ -74,7 +74,7 @@ class SceneContents(NamedTuple):
 
     @property
     def poses(self) -> NDArray[np.float32]:
-        """The poses, on a line each."""
+        """The poses, one per line."""
         return self.record.read_poses().reshape(-1, 16)
 
     @property
@@ -138,7 +138,7 @@ class SceneContents(NamedTuple):
 
     @property
     def stream_info(self) -> bytes:
-        """The header of the stream of the frames, of which depth is in millimetres."""
+        """The header of a stream of these frames, whose depth is in millimetres."""
         texts = [
             " ".join(map(str, matrix.ravel().tolist()))
             for camera in (self.color_camera, self.depth_camera)
@@ -149,7 +149,7 @@ class SceneContents(NamedTuple):
 
     @property
     def projections(self) -> dict[str, NDArray[Any]]:
-        """Projections for MonoSDF, and the matrix from its unit box, which holds cameras."""
+        """Projections for MonoSDF, and the matrix from its unit box, which contains the cameras."""
         poses = self.record.read_poses().astype(np.float64)
         centers = poses[:, :3, 3]
         low = centers.min(axis=0)

@@ -88,7 +88,7 @@ def write_scene(
     *,
     frames: int = 0,
 ) -> Path:
-    """Write the files of one scene, unless they are there, and return its folder.
+    """Write the files of one scene that are missing or differ, and return its folder.
 
     Scenes of the official test split go to `scans_test/` and get a mesh and metadata only. All
     others, also those that are in no official list, go to `scans/` and get all files.

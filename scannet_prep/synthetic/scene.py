@@ -73,8 +73,9 @@ class SyntheticScene:
 def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> SyntheticScene:
     """Make a scene; the same arguments give the same scene.
 
-    Rooms grow with the number of vertices until a scan's usual density is reached; from then on,
-    the density stays. Scenes of the official test split are made without annotation.
+    More vertices make the mesh of the smallest room denser, up to the usual density of a scan. From
+    there on, they make the room larger. Scenes of the official test split are made without
+    annotation.
 
     Args:
         scene_id: Its name, for example `scene0000_00`.
