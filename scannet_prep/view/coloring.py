@@ -31,7 +31,7 @@ _INSTANCE_COLORS = bytes.fromhex(
 
 # Width of the cells that measure the area of surfaces.
 _CELL_M = 0.1
-# More than their number along each axis.
+# More than the number of cells along any axis.
 _CELLS = 1 << 20
 
 Color: TypeAlias = tuple[int, int, int]

@@ -246,7 +246,7 @@ def _view_sample(sample: Mapping[str, Any], label_set: LabelSet) -> ViewedScene:
 def _read_arrays(sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """Return the arrays or tensors of a sample that a page shows, and check them.
 
-    Colours that a transform has made floats are left out.
+    Colours that a transform has converted to floats are left out.
 
     Raises:
         UsageError: One has another type or shape, or invalid values.

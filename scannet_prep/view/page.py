@@ -3,9 +3,10 @@
 A page is one file: style, script, a description as JSON, and arrays as base64 of deflate.
 
 Positions are steps of a grid, each stored as the difference from the vertex before. Triangles begin
-with their lowest corner and are sorted by it: it is stored as the difference from that of the
-triangle before, and the other corners as differences from it. Of numbers of several bytes, the
-first bytes of all are stored first, then the second bytes, and so on. All this halves the size.
+with their lowest corner, and are sorted by it. This corner is stored as the difference from that of
+the triangle before, the two others as differences from this corner. In arrays of numbers of several
+bytes, the first bytes of all numbers are stored first, then the second bytes, and so on. All this
+halves the size.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.view.coloring import UNLABELED, Category, Coloring, ViewedScene, estimate_spacing
 
-# The longest side of the scene's box has so many steps: in a room, a step is about 0.1 mm.
+# The longest side of the scene's box has this many steps: in a room, a step is about 0.1 mm.
 _STEPS = 65_535
 _DEFLATE_LEVEL = 9
 
@@ -200,7 +201,7 @@ def _encode(data: bytes | bytearray) -> str:
 
 
 def _embed(name: str, text: str) -> str:
-    """Embed data for the script, which browsers do not run."""
+    """Embed data for the script, in an element that browsers do not run."""
     return f'<script type="text/plain" id="{name}">{text}</script>\n'
 
 

@@ -29,13 +29,13 @@ _FIELD_OF_VIEW = math.radians(40)
 # away from it.
 _LIGHT = np.array([0.35, 0.45, 0.82])
 _AMBIENT = 0.86
-# Pictures are drawn so much larger and then made smaller, for smooth edges.
+# Pictures are drawn larger by this factor and then reduced, for smooth edges.
 _SAMPLES = 2
 # Share of the width or the height that the scene fills.
 _FILLED = 0.96
 # Radius of a point, in mean distances between neighbours: the distances vary.
 _SPREAD = 0.9
-# Points on surfaces that face away from the camera, by the cosine of the angle, are not drawn.
+# Points are not drawn if their surface faces away: the cosine of its angle to the camera is lower.
 _MIN_COSINE = -0.2
 _ANGLES = re.compile(r"(-?\d+(?:\.\d+)?),(-?\d+(?:\.\d+)?)")
 _MAX_PIXELS = 1 << 26
@@ -112,10 +112,10 @@ class PictureOptions:
     Attributes:
         view: The direction.
         size: Width and height, in pixels.
-        hidden: Names of categories that are left out. A triangle is left out with each of its
-            corners.
+        hidden: Names of categories that are left out. A triangle is left out if any of its corners
+            is.
         has_legend: Whether title and categories are listed.
-        step: Draw only every so many points, larger, and no triangles, if this is more than 1.
+        step: If more than 1, only every n-th point is drawn, larger, and no triangles are.
     """
 
     view: View = View()
@@ -141,7 +141,7 @@ def draw_scene(scene: ViewedScene, color: str, options: PictureOptions | None = 
         uint8 (height, width, 3), red, green, blue.
 
     Raises:
-        UsageError: The picture has no or too many pixels, or no class has a hidden name.
+        UsageError: The picture has no or too many pixels, or a name to hide is not that of a class.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -294,8 +294,8 @@ def _draw_legend(coloring: Coloring, options: PictureOptions, text_size: int) ->
     """Draw the names, colours and shares of the categories, the largest first.
 
     Returns:
-        As high as the picture, and empty beside its title. It is wide enough for the names, but at
-        most half of the picture.
+        An image as high as the picture, and empty beside its title. It is wide enough for the
+        names, but has at most half the width of the picture.
     """
     from PIL import Image, ImageDraw, ImageFont
 

@@ -39,7 +39,7 @@ RIGHT_COLOR = (0, 114, 178)
 WRONG_COLOR = (230, 135, 5)
 
 # Blue for right and orange for wrong, which colour-blind people can distinguish. The others differ
-# from these, from gray and from each other, also without red or green light.
+# from these, from grey and from each other, even for people who do not perceive red or green.
 VERDICT_COLORS: Mapping[Verdict, Color] = {
     Verdict.MATCHED: RIGHT_COLOR,
     Verdict.WRONG_CLASS: WRONG_COLOR,
@@ -167,7 +167,8 @@ def _color_instances(
     """
     label_set = prediction.label_set
     names = _name_masks(masks, label_set)
-    # The instance whose colour each mask has; the colours of other masks follow after all of these.
+    # The number whose colour each mask has: that of its matched instance. Other masks get numbers
+    # above those of all instances.
     first = 0
     if truth is not None:
         largest = truth.instances.max(initial=-1)
@@ -248,8 +249,8 @@ def _list_scores(
         title: Title of the table.
         scores: The scores.
         columns: The titles of the scores by key.
-        means: The keys of those means that have another key than their score.
-        counted: The key of the number that is annotated of a class.
+        means: The key of the mean by the key of its score, where the two keys differ.
+        counted: The key of the number of annotated vertices or instances of a class.
     """
     of_scene = scores.means["all"]
     mean_keys = [means.get(key, key) for key in columns]

@@ -63,18 +63,18 @@ const COLOR = 2;
 const SLOPE = Math.tan(Math.PI / 9);
 // The nearest visible depth, as a part of the distance.
 const NEAR = 0.005;
-// The camera stays so far from its target, which then moves ahead of it, through walls.
+// The camera comes no nearer to its target, which moves ahead of it instead, through walls.
 const MIN_DISTANCE_M = 0.5;
-// A plan is seen from so many times as far away, with a narrower view.
+// A plan is seen from this many times the distance, with a narrower view.
 const FAR_AWAY = 100;
-// What is between the scene and the edge of the first view.
+// The first view is from this many times the smallest distance, so that the scene has a margin.
 const MARGIN = 1.04;
-// While the camera moves, about so many points are drawn, and pixels are as large as on the screen.
+// While the camera moves, about this many points are drawn, and pixels are those of the screen.
 const MOVING_POINTS = 40_000;
 const STILL_MS = 150;
 // At rest, a pixel of the screen is the mean of several, for smooth edges.
 const MIN_PIXEL_RATIO = 2;
-// Of a larger canvas, such as that of a page that is zoomed out, browsers may draw only a part.
+// Browsers may draw only a part of a larger canvas, such as that of a page that is zoomed out.
 const MAX_PIXELS = 1 << 24;
 // WebGL limits the distance between two values of an attribute to 255 bytes; steps take 6.
 const MAX_EVERY = 42;
@@ -244,7 +244,7 @@ class Drawing {
     this.draw();
   }
 
-  /** Draw in the next frame; while the camera moves, fast, and in full when it has stopped. */
+  /** Draw in the next frame: fast while the camera moves, and in full when it has stopped. */
   draw(isMoving = false) {
     this.#isMoving = isMoving;
     this.canvas.ariaBusy = "true";
@@ -436,7 +436,7 @@ function makePixel(gl) {
   return framebuffer;
 }
 
-// What a key moves to the right and upwards, in the unit of the camera, and by what it zooms.
+// How far a key moves to the right and upwards, in the unit of the camera, and its zoom factor.
 const KEYS = {
   ArrowLeft: [-0.1, 0, 1],
   ArrowRight: [0.1, 0, 1],

@@ -1,14 +1,14 @@
 /** The page of a scene: its legend and controls. It follows drawing.js in the same script. */
 
-// Arrays by the bytes of a number.
+// Types of arrays, by the bytes of a number.
 const TYPES = { 1: Uint8Array, 2: Uint16Array, 4: Int32Array };
 // Browsers allow only a few changes of the address per second.
 const STORE_DELAY_MS = 300;
-// The mouse has to rest so long: finding the vertex below it draws the scene.
+// The mouse has to rest this long: to find the vertex below it, the scene is drawn.
 const HOVER_DELAY_MS = 60;
 // A longer legend ends with the number of its other lines.
 const MAX_LINES = 400;
-// The first view shows about so many of the vertices.
+// The first view is fitted to about this many of the vertices.
 const FITTED_POINTS = 4000;
 // The tooltip also has these colourings, if they are not shown.
 const NAMED = /^(instances|prediction)/;
@@ -22,7 +22,7 @@ function $(id) {
   return document.getElementById(id);
 }
 
-/** The page; colourings are those of the data, with their values; categories may be hidden. */
+/** The page. Its colourings are those of the data, with their values; categories may be hidden. */
 class Viewer {
   shown = []; // the colourings of the panes
   #boxes = new Map(); // the checkboxes of the legend, by the key of their line
@@ -176,7 +176,7 @@ class Viewer {
     this.#boxes.clear();
     const items = found.slice(0, MAX_LINES).map(([key, line]) => this.#makeLine(key, line));
     const left = found.length - items.length;
-    if (left) items.push(make("li", `and ${left.toLocaleString("en")} more, which search finds`));
+    if (left) items.push(make("li", `and ${left.toLocaleString("en")} more: search for them`));
     $("categories").replaceChildren(...items);
     this.#updateBoxes();
   }
@@ -221,7 +221,7 @@ class Viewer {
     this.recolor();
   }
 
-  /** Check the lines of what is shown. */
+  /** Tick the checkboxes of the lines that are shown in the picture. */
   #updateBoxes() {
     for (const [key, checkbox] of this.#boxes) {
       checkbox.checked = !this.#lines.get(key).some((category) => category?.isHidden);
@@ -284,7 +284,7 @@ class Viewer {
     $("tooltip").hidden = true;
   }
 
-  /** Draw as the settings say. */
+  /** Draw with the current settings. */
   #applySettings() {
     this.drawing.view = {
       hasMesh: $("mesh").checked,
@@ -416,7 +416,7 @@ function makeRows(rows) {
   return rows.flatMap(([name, text]) => [make("dt", name), make("dd", text)]);
 }
 
-/** Make the tables of a colouring, which open on a click; of several, they tell which one it is. */
+/** Make the tables of a colouring, which open on a click. If there are several, titles name it. */
 function makeTables(coloring, isNamed) {
   return coloring.tables.map(({ title, columns, rows }, index) => {
     const details = make("details");
@@ -458,12 +458,12 @@ function decodeBase64(text) {
   return bytes;
 }
 
-/** Make positions from differences: each is stored in steps from that before. */
+/** Make positions from differences: each is stored as the difference from the one before. */
 function sumSteps(steps) {
   for (let i = 3; i < steps.length; i++) steps[i] += steps[i - 3];
 }
 
-/** Make corners of triangles from differences: the first from that before, the others from it. */
+/** Make corners from differences: the first from that of the triangle before, others from it. */
 function sumCorners(corners) {
   for (let i = 0; i < corners.length; i += 3) {
     if (i) corners[i] += corners[i - 3];
@@ -504,7 +504,7 @@ function findShown(colorings, count) {
   return isShown;
 }
 
-/** Return colours, a number a vertex: 0 for what is hidden; others than the highlighted fade. */
+/** Return colours, one number per vertex: 0 if hidden. All lines but the highlighted one fade. */
 function makeColors({ categories, values }, isShown, highlighted) {
   const pack = (red, green, blue) => red | (green << 8) | (blue << 16) | (255 << 24);
   const palette = categories.map(({ key, color, isHidden }) => {
