@@ -210,7 +210,7 @@ def run_command(*words, environment=None, **options):
 def run_on_terminal(words, columns=100, typed=""):
     """Run a command on a terminal, and return its exit status and what the terminal shows.
 
-    What is typed is typed ahead.
+    `typed` is sent to the terminal before the command asks for it.
     """
     # COLUMNS would override the width of the terminal; readline and xdist set it.
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}

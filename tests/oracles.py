@@ -1,4 +1,4 @@
-"""What is correct: slow loops that follow the definitions, and checks of scenes and samples.
+"""Oracles: slow loops that follow the definitions, and checks of scenes and samples.
 
 The loops do without the program. They read the label map and the class tables from the files of the
 package, with `csv` alone.

@@ -91,7 +91,7 @@ def test_error_has_its_message_and_hint_also_after_pickling_and_copying(error_ty
     assert str(error) == f"{error.message}\nhint: download it again"
     assert "".join(traceback.format_exception(error)).count("hint:") == 1
     assert str(error_type(*arguments[:-1])) == error.message
-    # Of an OSError.
+    # An attribute of OSError.
     assert isinstance(getattr(error, "errno", None), int | None)
 
     protocols = range(pickle.HIGHEST_PROTOCOL + 1)

@@ -1,4 +1,4 @@
-"""The archive: what other programs read of it, damage, forgeries, and files that are none."""
+"""Archives: what other programs read of them, damage, forgeries, and files that are no archives."""
 
 import io
 import os

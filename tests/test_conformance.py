@@ -1,4 +1,4 @@
-"""What every command that writes files keeps, whatever happens to it.
+"""Guarantees of every command that writes files, whatever happens to it.
 
 A run that is killed or interrupted leaves whole files, and the same command continues. A full disk
 and a second run in the same folder end with a clear error. A bad scene fails alone, and is in the

@@ -16,7 +16,7 @@ SIZE = (64, 48)
 INTRINSIC = make_intrinsic(120, 124, 30.3, 24.2)
 POSES = [make_pose(4), LOST, np.zeros_like(LOST), make_pose(7)]
 # Two grids of vertices in the frame of the first camera: a sloping one that fills the image, and a
-# small one before its middle.
+# small one in front of its middle.
 STEPS = [np.mgrid[-20:21, -20:21].reshape(2, -1).T, np.mgrid[-5:6, -5:6].reshape(2, -1).T]
 SHEETS = [
     np.column_stack([0.045 * STEPS[0], 2 + 0.02 * STEPS[0][:, 0]]),
@@ -48,7 +48,7 @@ def look(shift):
     x, y, _ = rays
     is_small = np.maximum(abs(x), abs(y)) * 1.3 <= 5 * 0.021
     depths = np.where(is_small, 1.3, 2 / (1 - 0.02 / 0.045 * x))
-    # As far away through the middle.
+    # As far away as along the ray, but in the direction of the middle of the pixel.
     scales = np.linalg.norm(rays, axis=0) / np.linalg.norm(middles, axis=0)
     places = (middles * depths * scales).T
     lengths = np.linalg.norm(places[:, np.newaxis] - np.concatenate(SHEETS), axis=2)

@@ -23,7 +23,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.transforms import Drop
 
-# Other than of NumPy's arrays, the size is a function.
+# Unlike that of NumPy's arrays, its size is a function.
 TENSOR = SimpleNamespace(size=len, __array__=lambda *_, **__: np.arange(900) % 2)
 
 
@@ -216,7 +216,7 @@ def test_epochs_accumulate_nothing_and_leave_no_file_open(stored):
     late = count_descriptors(), read_private_bytes()
     # The connection to the web server, which is in this process, stays.
     assert late[0] <= (early[0] if stored.kind == "url" else before)
-    # Of the web server, the list of all requests would be counted, too.
+    # With the web server, the list of all its requests would be counted, too.
     assert stored.kind == "url" or late[1] - early[1] < 5_000_000
 
 

@@ -375,7 +375,7 @@ OUTAGES = {
 
 @pytest.mark.parametrize("name", OUTAGES)
 def test_no_file_is_given_up_while_all_requests_fail(server, tmp_path, name):
-    # More than the tries of a file, as far as they take no time.
+    # More than the tries of a file, unless each of them takes time.
     count = {"silence": 9, "pause requested": 6}.get(name, 40)
     server.faults = [between(4, 4 + count, OUTAGES[name])]
     fetch_whole(server, tmp_path, patience=SOON if name == "silence" else ())

@@ -44,7 +44,7 @@ def root(tmp_path_factory):
 
 
 class Truth:
-    """What the raw files say of a scene."""
+    """The content of the raw files of a scene."""
 
     def __init__(self, name):
         self.scene = DRAWN[name]

@@ -358,7 +358,7 @@ def test_scenes_without_stream_are_left_out_and_named(raw_dir, out_dir):
     assert named.json["failures"][0]["scene_id"] == VAL
     assert "left out" not in named.stderr
 
-    # A scan that is not in the release is in the folder with the split that was told.
+    # A scan that is not in the release stays in the split that the first run has named.
     path = raw_file(raw_dir, SENS, "scene0900_00")
     path.parent.mkdir()
     path.write_bytes(encode_stream(make_frames(1)))

@@ -265,13 +265,13 @@ SCENE_FILE = f"out/train/{tiny.SCENE_ID}.npz"
 
 def read_own(path):
     with warnings.catch_warnings():
-        # What is missing or not used is told, and the rest is sound.
+        # Warnings name what is missing or not used; the rest is sound.
         warnings.simplefilter("ignore", UserWarning)
         sample_from_mesh(path, compute_segments=True)
 
 
 write_text = partial(write_file, "a.ply", Ply(format="ascii").encode())
-# By kind of file: what writes an intact one, what damages it, and every how many-th is tried.
+# By kind of file: what writes an intact one, what damages it, and n: every n-th damage is tried.
 KINDS = {
     "mesh": (partial(write_raw, MESH, "aggregation"), partial(mutate_ply, None), 8),
     "labels": (partial(write_raw, LABELS_MESH, "ply"), partial(mutate_ply, LABELS), 8),

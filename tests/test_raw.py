@@ -278,7 +278,7 @@ PLACES = {
     "scans_test/room/room_vh_clean_2.ply": ("room", "test"),
     # A scene may be named like a place.
     "val/test/test_vh_clean_2.ply": ("test", "val"),
-    # In the layout of PointGroup, and in folders of people.
+    # In the layout of PointGroup, and in folders that people make.
     f"train/scene0191_00{SEGMENTS.suffix}": ("scene0191_00", "train"),
     "val/scene0568_00_vh_clean_2.ply": ("scene0568_00", "val"),
     "v2/scans/val/hall-2_vh_clean_2.ply": ("hall-2", "val"),
@@ -321,7 +321,7 @@ def test_scenes_are_found_in_any_place_and_files_that_are_not_used_are_named(tmp
     (tmp_path / "scans_test/gone").symlink_to("nowhere")
     for link in ("scans/plot_01/round", "scans/up"):
         (tmp_path / link).symlink_to(tmp_path)
-    # So deep, scenes are not looked for.
+    # Scenes are not looked for this deep.
     (tmp_path / "before").mkdir()
     (tmp_path / "before/deep").symlink_to(tmp_path / "scans")
 

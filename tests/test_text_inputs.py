@@ -1,4 +1,4 @@
-"""Text files of people are read in one way, and names of other programs are recognized."""
+"""Text files that people write are read in one way; names of other programs are recognized."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What training needs: the same scenes in every form that `ScanNet` reads, samples, and ranks.
+"""Helpers for training: the same scenes in every form that `ScanNet` reads, samples, and ranks.
 
 Ranks are processes that train together, as torchrun starts them. They run the scripts of the
 training page.

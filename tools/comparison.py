@@ -2,8 +2,8 @@
 
 You clone the other programs; the command shows what to type for those that are missing, and leaves
 them out. Nothing of them is part of this repository. Each is called as its README shows, with one
-worker. Tables go to standard output, and what a program said about an irregular input to standard
-error.
+worker. The tables are written to standard output, and what each program made of each irregular
+input to standard error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TEST_SCENE = str(official_scenes(Split.TEST)[0])
 # Coordinates, in metres, and normals that differ less are equal.
 _TOLERANCE = 1e-3
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, plyfile.PlyParseError)
-# The fastest of so many runs counts.
+# The fastest of this many runs counts.
 _REPEATS = 3
 _MESSAGE = re.compile(r"error|warning|note:|fail|unknown|exception|stopiteration", re.IGNORECASE)
 _NUMBERS = re.compile(r"[\d.,]+")
@@ -468,7 +468,7 @@ def try_inputs(program: Program, job: Job) -> dict[str, str]:
     expected = {scene_id: read_arrays(job.out_dir, scene_id) for scene_id in TRAIN_SCENES}
     if not all(expected.values()):
         raise SystemExit(f"{program.name} makes nothing of regular scenes:\n{usage.output}")
-    # A line of output that regular scenes cause too, whatever its numbers, is no message.
+    # A line that regular scenes cause, too, apart from its numbers, does not count as a message.
     usual_lines = {_NUMBERS.sub("", line) for line in usage.output.splitlines()}
     verdicts = {}
     for title, change in IRREGULARITIES.items():
@@ -506,7 +506,7 @@ def _run_small(program: Program, job: Job, change: Callable[[Path], object]) -> 
 
 
 def measure(program: Program, job: Job, scene_count: int, vertex_count: int) -> dict[str, str]:
-    """Run a program on one scene and on several; the difference is without its start.
+    """Run a program on one scene and on several; the difference excludes its start.
 
     Returns:
         The CPU time per scene, the largest resident set of one of its processes, the size of the

@@ -1,4 +1,4 @@
-"""What a command uses: time, CPU time and memory of all its processes."""
+"""Run a command, and measure its time, CPU time and peak memory."""
 
 from __future__ import annotations
 

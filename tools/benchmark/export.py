@@ -27,7 +27,7 @@ _COMMANDS = (
 def measure(
     folder: Path, scene_count: int, vertex_count: int, repeat: int
 ) -> Iterator[tuple[str, str]]:
-    """Measure every format: several scenes minus one, which is without the start."""
+    """Measure every format: several scenes minus one, which excludes the start of the command."""
     scene_ids = make_processed(folder, scene_count, vertex_count)
     for command in _COMMANDS:
         runs = []

@@ -109,7 +109,7 @@ def _plan(lengths: NDArray[np.int64], rank: int, ranks: int) -> Iterator[int]:
 
 
 def _plan_fixed(lengths: NDArray[np.int64], rank: int, ranks: int) -> Iterator[int]:
-    """Yield the number of vertices in each batch of a rank, with as many scenes in each."""
+    """Yield the number of vertices in each batch of a rank, all with the same number of scenes."""
     sampler: Any = DistributedSampler(lengths, num_replicas=ranks, rank=rank)
     for epoch in range(_EPOCHS):
         sampler.set_epoch(epoch)

@@ -15,7 +15,7 @@ from usage import run_ours
 from benchmark.scenes import make_processed
 
 _ARGUMENTS = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
-# The page of so few vertices shows what everything but the scene takes.
+# The page of a scene this small shows what everything but the vertices takes.
 _SMALL_VERTEX_COUNT = 500
 
 
