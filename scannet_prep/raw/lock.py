@@ -96,7 +96,7 @@ def digest_file(path: Path) -> LockEntry:
 
 
 def check_file(kind: FileKind, path: Path, recorded: LockEntry | None) -> LockEntry:
-    """Check a file by its record, or else by its content.
+    """Check a file against its record, or if it has none, by its content.
 
     Args:
         kind: The kind of the file.

@@ -1,7 +1,7 @@
 """Meshes of scans: read by plyfile, then checked.
 
-plyfile maps binary meshes of triangles into memory, as those of the release. It reads text, and
-lists other than those of the faces, row by row: about 1.5 s for 10 MB.
+plyfile maps binary meshes of triangles, such as those of the release, into memory. It reads text,
+and lists other than those of the faces, row by row: about 1.5 s for 10 MB.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Positions: TypeAlias = NDArray[np.floating[Any]]
 # In metres. Larger coordinates are a sign of a flipped bit in an exponent, or of another unit.
 # Beyond 10 km, float32 would round to more than half a millimetre.
 _MAX_COORDINATE = 1_000
-# In metres. Few meshes are longer, unless their unit is another one.
+# In metres. Few meshes are longer, unless they are in another unit.
 _LARGE_EXTENT = 100
 
 _MAX_HEADER_BYTES = 65_536
@@ -55,7 +55,7 @@ _LABELS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mesh:
-    """A triangle mesh. Its vertices have the order of the file, and all other files refer to it.
+    """A triangle mesh. Its vertices have the order of the file, to which all other files refer.
 
     In memory, all x come before all y: NumPy reads such columns several times as fast as rows.
 
@@ -84,7 +84,7 @@ def parse_mesh(
     *,
     has_labels: bool = False,
 ) -> Mesh:
-    """Parse a mesh: binary of both byte orders or text, with properties that are found by name.
+    """Parse a mesh, binary in either byte order or text; properties are found by name.
 
     It must be in metres, and within 1 km of the origin. Without colours, all are grey.
 
@@ -151,7 +151,7 @@ def _read_ply(
         # plyfile maps only files.
         stream = path.open("rb")
     else:
-        # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
+        # plyfile reads only ASCII headers, in which programs write paths in any encoding.
         ascii_header = _NOT_ASCII.sub(b"?", header)
         stream = io.BytesIO(ascii_header + data[len(header) :])
     if is_text:
@@ -215,9 +215,10 @@ def _find_positions(vertices: Vertices) -> Positions:
 
 
 def _find_color_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Find the properties that are red, green and blue; none if there are several, or none.
+    """Find the properties that are red, green and blue; none if there are none, or several sets.
 
-    Programs name them `red`, `diffuse_red`, `Red`, `r`, `r_8bit`, and so on.
+    Programs name them `red`, `diffuse_red`, `Red`, `r`, `r_8bit`, and so on. If one set is named
+    `red`, `green`, `blue`, it is used.
     """
     by_lower = {name.lower(): name for name in names}
     found = []

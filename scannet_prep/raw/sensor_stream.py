@@ -103,7 +103,7 @@ class SensorCamera:
         return SensorCamera(size, intrinsic.astype(np.float32), self.extrinsic)
 
     def cropped(self, side: int) -> SensorCamera:
-        """Return the camera for the square in the middle of images, of a smaller side."""
+        """Return the camera for a square of this side, cut out of the middle of the images."""
         intrinsic = self.intrinsic.copy()
         borders = np.subtract(self.size, side)
         intrinsic[:2, 2] -= borders // 2
@@ -205,7 +205,7 @@ class Frame:
 
 
 class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
-    """A sensor stream: a sequence of frames, read one at a time, and at random.
+    """A sensor stream: a sequence of frames, which are read one at a time, in any order.
 
     It is a context manager.
 
@@ -320,7 +320,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
         """Find the offsets of the frames, and read their heads.
 
         Raises:
-            FileError: The file is truncated, a size is damaged, or something else than inertial
+            FileError: The file is truncated, a size is damaged, or something other than inertial
                 records follows the frames.
         """
         offsets = []

@@ -37,7 +37,7 @@ from scannet_prep.release.files import (
 )
 from scannet_prep.release.scenes import RELEASE_ID, SCENE_ID, Split, official_splits
 
-# The folders that say which splits their scenes belong to; that of own scenes comes first.
+# Folders, and the splits that their scenes may belong to; the first is that of own scenes.
 _PLACES = {
     "scans": (Split.TRAIN, Split.VAL, Split.TEST),
     "scans_test": (Split.TEST,),
@@ -77,9 +77,9 @@ class RawScene:
     Attributes:
         scene_id: Its name.
         directory: The folder that holds its files.
-        files: The kinds of those that are there.
+        files: The kinds of the files that exist.
         split: The split of the official lists; for an own scene, that of its place, such as `scans`
-            or `val`. None if neither tells it.
+            or `val`. None if neither determines it.
         problem: The reason why the scene cannot be used, without the folder's name; empty if it
             can be used.
         processed: The processed scene, if it is used instead of the mesh.
@@ -115,7 +115,7 @@ class RawListing:
         label_map: The label map that lies with them; None if there is none.
         shared: The other files of no scene, by kind.
         findings: Files that have the name of an input and are not used, and remarks about places.
-            An error if they look like a scene in a place of scenes.
+            They are errors if the files look like a scene and lie where scenes belong.
     """
 
     scenes: dict[str, RawScene]
@@ -154,7 +154,7 @@ def list_raw(
         may_be_empty: Whether there may be no scene, as in a tree that holds only `tasks/`.
 
     Raises:
-        MissingFileError: `raw_dir` does not exist. It holds no scene, unless `may_be_empty`.
+        MissingFileError: `raw_dir` does not exist, or holds no scene and not `may_be_empty`.
         FileError: A folder cannot be read.
     """
     if not raw_dir.is_dir():
@@ -192,7 +192,7 @@ def list_raw(
 
 
 def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Iterate over the folders to search, with the names in them that are not of folders.
+    """Iterate over the folders to search, with the names of files and unreadable scene folders.
 
     Raises:
         FileError: A folder cannot be read, or is not a folder.
@@ -225,7 +225,7 @@ def _iter_folders(raw_dir: Path) -> Iterator[tuple[Path, list[str]]]:
         inner -= {"lost+found", *closed}
         depth = len(folder.parts) - len(raw_dir.parts)
         if RELEASE_ID.fullmatch(folder.name):
-            # Copied or unpacked into a folder of its own name.
+            # The scene may have been copied or unpacked into a folder of its own name.
             inner &= {folder.name}
         elif depth >= _MAX_DEPTH and folder.name not in _PLACES:
             inner &= _PLACES.keys()
@@ -269,7 +269,7 @@ def _locate(
     folder: Path,
     files: Sequence[FileKind] = (),
 ) -> RawScene:
-    """Make a scene of the files of one name in a folder; its place tells splits, too."""
+    """Make a scene of the files of one name in a folder, whose place may determine the split."""
     scene = RawScene(name, folder, tuple(files), official_splits().get(name))
     place = folder.absolute()
     # The folder of a scene is no place, even if the scene is named `test`.
@@ -286,7 +286,7 @@ def _locate(
 
 
 def _order_folders(same: Sequence[RawScene]) -> list[RawScene]:
-    """Order the folders of a scene: first the one to use, with its problem, then those to note."""
+    """Order the folders of a scene: the one to use, with its problem if any, then the others."""
     best, *others = sorted(same, key=_rank, reverse=True)
     for other in others:
         if MESH in other.files and _rank(other) == _rank(best):
@@ -308,14 +308,14 @@ def _iter_unused(
     unused: Mapping[Path, Sequence[str]],
     with_scenes: Collection[Path],
 ) -> Iterator[Finding]:
-    """Report the files that are not used, and folders without a scene in place of one."""
+    """Report files that are not used, and folders without a scene where one belongs."""
     for folder, names in unused.items():
         is_in_scans = folder.parent.name in _SCENE_DIRS
         is_error = False
         lacks_scenes = False
         if folder not in with_scenes and (is_in_scans or folder.name in _SCENE_DIRS):
             is_error = any(name.lower().endswith(_SCENE_ENDINGS) for name in names)
-            # Neither in it nor below it, although it is in the place of one.
+            # No scene lies in the folder or below it, although one belongs there.
             lacks_scenes = is_in_scans and not any(folder in one.parents for one in with_scenes)
         if names or lacks_scenes:
             yield Finding(

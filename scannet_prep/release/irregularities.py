@@ -18,8 +18,8 @@ class WarningKind(str, Enum):
         is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error.
             The other kinds are known irregularities of the release, which can be read in only one
             correct way.
-        is_damage: Whether every such scene of the release has the missing data, so that a file must
-            be damaged.
+        is_damage: Whether it is about missing data that every such scene of the release has, so
+            that a file must be damaged.
     """
 
     fault: str

@@ -17,7 +17,7 @@ from scannet_prep.errors import ContentError, FileError
 from scannet_prep.release.files import LABEL_MAP
 
 # The hint of every error about a label map.
-HINT_LABEL_MAP = "correct it, or put that of v2 there; without one, the built-in one is used"
+HINT_LABEL_MAP = "correct it, or replace it with that of v2; without one, the built-in one is used"
 
 MAX_NYU40_ID = 40
 # The largest number that the array `scannet_ids` of a processed scene can hold.

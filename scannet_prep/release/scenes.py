@@ -60,7 +60,7 @@ class SceneId(str):
 
 
 def suggest_scene_id(text: str) -> str:
-    """Suggest the scene of the release that other programs name so: `scene0011_00.npz`, `0011_00`.
+    """Suggest the scene of the release that a text such as `scene0011_00.npz` or `0011_00` means.
 
     Returns:
         A hint; empty if the text is a scene id, or contains none.

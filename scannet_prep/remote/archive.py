@@ -1,8 +1,8 @@
 """Archives at an address, read by ranges: `https://` with requests, all others with fsspec.
 
 fsspec needs a package for each kind of address: s3fs for `s3://`, gcsfs for `gs://`, and
-huggingface_hub for `hf://`. These find credentials and endpoints, and repeat failed requests,
-themselves. Each process has a file system of its own, which fsspec keeps.
+huggingface_hub for `hf://`. These packages find credentials and endpoints, and repeat failed
+requests. Each process has a file system object of its own, which fsspec keeps.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _HINT_STORE = (
 class RemoteArchive:
     """An archive at an address; any range of it can be read.
 
-    Picklable, and safe under fork and in threads: each process has its own connections. Whether the
-    archive was replaced since it was opened is not noticed here, but by its checksums.
+    Picklable, and safe under fork and in threads: each process has its own connections. If the
+    archive is replaced after it was opened, this is not noticed here, but by its checksums.
 
     Args:
         address: The address.
@@ -54,7 +54,7 @@ class RemoteArchive:
     def __init__(self, address: str, end_bytes: int) -> None:
         self.name = hide_secrets(address)
         self._address = address
-        # At first, the address may be wrong: nobody should wait for minutes.
+        # The address may be wrong, so the first request is not repeated for minutes.
         self.size_bytes = self._try(_PAUSES_S[:2], _find_size)
         self.end = self.read(max(0, self.size_bytes - end_bytes), end_bytes)
 
@@ -69,7 +69,7 @@ class RemoteArchive:
         return self._try([*_PAUSES_S], _read_range, offset, end)
 
     def _try(self, pauses_s: list[float], function: Callable[..., Result], *span: int) -> Result:
-        """Call a function with the address, again after each of the pauses if an error may pass."""
+        """Call a function with the address; retry after each pause if an error may be temporary."""
         while True:
             try:
                 return function(self._address, *span)

@@ -27,7 +27,7 @@ _REJECTIONS = (408, 425, 429)
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18})", re.ASCII)
 
 _HINT_CERTIFICATE = (
-    "if your network or the mirror has an authority of its own, name its file: "
+    "if your network or the mirror has a certificate authority of its own, name its file: "
     "export REQUESTS_CA_BUNDLE=FILE; if the certificate is out of date, check the clock: date"
 )
 _HINT_ADDRESSES = (
@@ -42,7 +42,7 @@ _HINT_REFUSED = (
 
 
 class RequestError(TransferError):
-    """A request that brought nothing, or not the file; another one may succeed.
+    """A request that brought nothing, or something other than the file; another may succeed.
 
     Attributes:
         cost: The share of the patience with the file that the failure uses up, in percent.
@@ -54,7 +54,7 @@ class RequestError(TransferError):
 
 
 class RefusalError(RequestError):
-    """The server answers, but with something else; or no request can be made at all."""
+    """The server answers with something other than the file, or no request can be made at all."""
 
 
 class BrokenConnectionError(RequestError):
@@ -66,7 +66,7 @@ class BrokenConnectionError(RequestError):
 class RejectionError(RequestError):
     """The server cannot be reached or is busy, which concerns the server and not the file.
 
-    If 30 % of all requests are rejected, the release is complete anyway; if 67 % are, one
+    If 30 % of all requests are rejected, the release is downloaded completely; if 67 % are, one
     file in a million is given up.
     """
 
@@ -111,7 +111,7 @@ class HttpAnswer:
         """
         status = self._response.status_code
         if status in (200, 206):
-            # Also without being asked, from a server that keeps files compressed.
+            # Servers that keep files compressed may send gzip although it was not requested.
             if self.headers.get("Content-Encoding") == "gzip":
                 raise RefusalError("gzip in place of the file: the server must not compress it")
             self._first = self._read_piece()
@@ -200,7 +200,7 @@ class HttpClient:
                 headers=headers,
                 stream=True,
                 timeout=self.timeout_s,
-                # Given with each request: REQUESTS_CA_BUNDLE has priority over that of a session.
+                # Set for each request: REQUESTS_CA_BUNDLE overrides the setting of the session.
                 verify=not self._is_insecure,
             )
         except requests.ReadTimeout:
