@@ -73,7 +73,7 @@ def find_owner(kind: TreeKind, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PackedScene:
-    """A scene in an archive, whose files are one frame, or one each.
+    """A scene in an archive, whose files form one frame, or one frame each.
 
     Attributes:
         scene_id: The scene.
@@ -122,7 +122,7 @@ class Archive:
 
     Raises:
         ArchiveError: Its first frame is damaged.
-        FileError: It is that of another version.
+        FileError: It was made by another version.
         TransferError: The server does not send it.
     """
 
@@ -148,7 +148,7 @@ class Archive:
     def iter_files(
         self, scene_id: str, selected: slice = slice(None)
     ) -> Iterator[tuple[str, memoryview]]:
-        """Iterate over names and contents of files, which are one range of the archive.
+        """Iterate over the names and contents of the files of a scene.
 
         Args:
             scene_id: The scene.
@@ -174,7 +174,7 @@ class Archive:
             self._frames.read(self._end)
 
     def is_followed(self) -> bool:
-        """Whether another archive follows in the same pipe, which is read beyond the end."""
+        """Whether another archive follows in the same pipe; reads the pipe beyond the end."""
         with suppress(ContentError):
             # After the end of the tar stream and the seek table.
             self._frames.read(self._end + 2)
@@ -203,7 +203,7 @@ class Archive:
 
 
 def open_archive(place: str | Path) -> Archive:
-    """Open an archive on a disk or at an address. Picklable, and safe under fork and in threads.
+    """Open an archive on a disk or at an address; picklable, and safe under fork and in threads.
 
     Args:
         place: Its path or address.

@@ -36,7 +36,7 @@ END_OF_TAR = bytes(2 * BLOCK_BYTES)
 MAX_FRAME_BYTES = 1 << 30
 # A piece of a frame this long has at most 256 MiB of content.
 _PIECE_BYTES = 1 << 13
-# The seek table of at most 5,460 frames.
+# Holds the seek table of up to 5,460 frames.
 _END_BYTES = 1 << 16
 
 _TABLE_HEADER = struct.Struct("<4sI")
@@ -46,7 +46,7 @@ _SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
 _HAS_CHECKSUMS = 0b1000_0000
 _ROW_BYTES = 12
 HINT_DAMAGED = (
-    "copy the archive again, or pack it again, unless it was replaced meanwhile; scannet-prep "
+    "copy the archive again, or pack it again; if it was replaced, open it again; scannet-prep "
     "unpack ARCHIVE recovers its intact scenes, and unpack - < ARCHIVE those of a truncated one"
 )
 
@@ -125,7 +125,7 @@ def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:
         start = position + BLOCK_BYTES
         header = bytes(content[position:start])
         try:
-            # Ours differ in nothing else. A long name has its first folders in a field of its own.
+            # Only name and size vary. The first folders of a long name are in a field of their own.
             folder, file = header[345:500].rstrip(b"\0"), header[:100].rstrip(b"\0")
             name = (folder + b"/" + file if folder else file).decode()
             size_bytes = int(header[124:135], 8)
@@ -191,7 +191,7 @@ class SeekableFrames:
         row = self._rows[number].tolist()
         frame = self._source.read(int(self._ends[number]) - row[0], row[0])
         try:
-            # An intact frame with another row is that of a file that has replaced the archive.
+            # An intact frame with another row belongs to a file that has replaced the archive.
             if find_row(frame) != row or row[1] > MAX_FRAME_BYTES:
                 raise ContentError("its frame is not the one that the seek table lists")
             content = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
@@ -263,7 +263,7 @@ def _iter_frames(file: IO[bytes]) -> Iterator[bytearray]:
     data = b""
     while True:
         data += file.read(_PIECE_BYTES - len(data))
-        # The seek table has none.
+        # The seek table has no checksum.
         has_frame = data[:4] not in (b"", _SKIPPABLE_MAGIC)
         if has_frame and not zstandard.get_frame_parameters(data).has_checksum:
             raise ContentError("its frame has no checksum")

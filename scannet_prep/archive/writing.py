@@ -32,11 +32,11 @@ from scannet_prep.base.json import encode_json
 from scannet_prep.errors import FileError, OutputError
 
 _HINT_PLACE = "move it to scans/SCENE/ or scans_test/SCENE/; its name has at most 100 letters"
-_HINT_CHANGED = "remove it, run the command again that made it, then pack again"
+_HINT_CHANGED = "remove it, repeat the command that made it, then pack again"
 _MAX_HELD_BYTES = 160 << 20
 # The index and the headers of files take less than the rest of a frame.
 _MAX_GROUP_BYTES = MAX_FRAME_BYTES - (1 << 26)
-# zstd's own level 0 is another name of its default level.
+# zstd's own level 0 is another name for its default level.
 _STORING_LEVEL = -(1 << 17)
 # Images that are compressed already.
 _IMAGE_ENDINGS = (".jpg", ".png")

@@ -135,7 +135,8 @@ def annotate(
                 segment_count=segment_counts[index],
             )
         )
-    # The ids of each group and, last, of none, which -1 reaches, (G + 1, 3); of each segment, (S,).
+    # The ids of each group and, last, of no group, which index -1 reaches, (G + 1, 3); then those
+    # of each segment, (S, 3).
     ids = [(group.nyu40_id, group.scannet_id, group.id) for group in annotated_groups]
     ids.append((0, 0, -1))
     ids_of_segments = np.array(ids)[group_of_segment]
@@ -195,8 +196,8 @@ def split_by_group(
         instances: int16 (V,), ids of groups, -1 for none.
 
     Returns:
-        Those of the vertices of each group that has any, in mesh order, by ascending id; and of
-        the vertices of no group, by -1.
+        The coordinates of the vertices of each group that has any, in mesh order, by ascending id;
+        those of the vertices of no group by -1.
     """
     order = np.argsort(instances, kind="stable")
     ids, starts = np.unique(instances.take(order), return_index=True)

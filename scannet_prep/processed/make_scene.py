@@ -43,7 +43,7 @@ from scannet_prep.superpoints import segment_mesh
 _Contents: TypeAlias = Mapping[FileKind, Any]
 """The raw files of a scene by kind: `Mesh`, `ScanInfo`, `Segmentation`, `Aggregation`."""
 
-# Edges join each smaller segment to another one.
+# Segments with fewer vertices are joined to others, if edges lead to any.
 _MIN_VERTICES = 20
 _HINT_FRAGMENTS = "compute no segments for it, or take a mesh whose faces join its vertices"
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
@@ -58,7 +58,7 @@ def find_raw_files(
 
     Train and val scenes need their annotation, and those of the release their metadata if points
     are aligned. Test scenes need a mesh. Groups need segments, and labels.ply if labels come from
-    it; what is there is used.
+    it. A file that is not needed is used if it exists.
 
     Raises:
         MissingFileError: A required file is missing.
@@ -274,7 +274,7 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
 
 
 def _are_fragments(numbers: NDArray[np.integer[Any]]) -> bool:
-    """Whether most vertices are in segments that are smaller than edges would let them be."""
+    """Whether most vertices are in segments that stay small because no edges join them."""
     sizes = np.bincount(numbers)
     small_count = int(sizes[sizes < _MIN_VERTICES].sum())
     return len(sizes) > 1 and 2 * small_count > len(numbers)

@@ -25,7 +25,7 @@ from scannet_prep.release.scenes import OWN_ID_PATTERN, Split
 FORMAT_VERSION: Literal[2] = 2
 MAX_FILE_BYTES = 1 << 31
 
-# That of the release has this form, too.
+# The scene ids of the release have this form, too.
 SceneIdText: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{OWN_ID_PATTERN}\Z")]
 LabelsFrom = Literal["aggregation", "ply"]
 SegmentsSource = Literal["release", "beside the mesh", "computed"]
@@ -73,7 +73,7 @@ class ProcessOptions:
     compute_segments: bool = False
 
     def updated(self, options: ProcessOptions | Mapping[str, Any]) -> ProcessOptions:
-        """Return these options with others in place of some, or of all.
+        """Return these options with some, or all, of them replaced.
 
         Raises:
             UsageError: There is no such option, or a value has another type.
@@ -119,7 +119,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class SceneHead:
-    """The beginning of the description of a processed scene, which tells it from other ones.
+    """The beginning of the description of a processed scene, which identifies it.
 
     Attributes:
         format_version: Version of this file format.
@@ -336,8 +336,8 @@ def widen_normals(halves: NDArray[np.float16]) -> NDArray[np.float32]:
 
     NumPy converts one number at a time, which takes seven times as long.
     """
-    # The sign goes to the first bit, which the shift of a negative number repeats. Exponent and
-    # fraction move to the places they have in float32, whose exponent is larger by 112.
+    # Widening repeats the sign bit; the mask keeps only its first copy. Exponent and fraction move
+    # to their places in float32, whose exponent is larger by 112.
     bits = halves.view(np.int16).astype(np.int32)
     bits <<= 13
     bits &= np.int32(-0x7000_2000)

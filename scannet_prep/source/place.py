@@ -5,8 +5,8 @@
     folder with <scene>/frames.json                             frames
     folder with scans/, scans_test/, <scene>/ or scannet.lock   raw
 
-The kind is found by names alone. What a place is made of is imported when it is opened, since
-training from a folder needs neither an archive nor raw files.
+The kind is found by names alone. The modules that read a kind are imported when such a place is
+opened, since training from a folder needs neither archives nor raw files.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def find_kind(path: Path) -> tuple[PlaceKind, RawListing | None]:
             path.lstat()
         except FileNotFoundError:
             raise MissingFileError(path, "no such file or folder", _HINT_PLACE) from None
-        except OSError:  # whose reason, such as a closed folder above it, opening the file shows
+        except OSError:  # opening the file shows the reason, such as a closed folder above it
             pass
         return "archive", None
     if os.path.isfile(path / MANIFEST_NAME):  # noqa: PTH113
@@ -135,7 +135,7 @@ def open_processed(place: str | Path) -> ProcessedScenes:
 
 
 class PackedScenes(Place):
-    """An archive. One of raw scenes has to be unpacked to process them.
+    """An archive. To process the raw scenes of an archive, unpack it.
 
     Args:
         archive: The archive.
@@ -158,7 +158,7 @@ class PackedScenes(Place):
         return []
 
     def verify_rest(self) -> list[Finding]:
-        """Read the end; the files that belong to no scene were read to open the archive."""
+        """Read the end. The files that belong to no scene were read when the archive was opened."""
         self._archive.check_end()
         return []
 
@@ -255,7 +255,7 @@ class ProcessedFolder(ProcessedScenes):
         """
         from scannet_prep.archive.writing import FileGroup
 
-        # The archive has the manifest as it is by now, and the scenes as they were.
+        # The archive gets the manifest as it is now, but the scenes of the one that was read.
         if read_manifest(self.folder) != self.manifest:
             raise FileError(self.folder / MANIFEST_NAME, "was changed meanwhile", _HINT_PACK)
         for scene_id, entry in self.manifest.scenes.items():
@@ -348,8 +348,8 @@ def _read_whole(path: Path) -> NpzReader:
     """Read a file into new, writable memory."""
     with open_file(path, MAX_FILE_BYTES) as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        # NumPy, unlike bytearray, does not fill new memory with zeros first. Its own reader takes a
-        # disk that fails for the end of the file.
+        # NumPy, unlike bytearray, does not fill new memory with zeros first. Its own reader takes
+        # an error of the disk for the end of the file.
         data = np.empty(size_bytes, np.uint8).data
         # One call reads a whole file, unless the file becomes shorter meanwhile.
         read_bytes = file.readinto(data)

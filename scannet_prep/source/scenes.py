@@ -22,7 +22,7 @@ class PlaceScene(NamedTuple):
         split: Its split; empty if it has none.
         vertex_count: V; 0 if it is unknown.
         size_bytes: Size of its files.
-        parts: Number of groups of its files, of which an archive makes a frame each.
+        parts: Number of groups of its files; each becomes a frame of an archive.
     """
 
     split: str

@@ -210,7 +210,7 @@ class Frames(Place):
         self.failures = failures
 
     def iter_groups(self) -> Iterator[FileGroup]:
-        """Iterate over the files: a group for each; of a scene, its record comes first."""
+        """Iterate over the files, a group for each; the record of a scene comes first."""
         for scene_id, scene_folder in self._scene_folders.items():
             record = (scene_folder / RECORD_NAME, None)
             for path, fingerprint in (record, *_list_files(scene_folder)):
@@ -274,7 +274,7 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
             faults.append(warning.fault)
         else:
             yield Finding(message=warning.text, subject=folder, scene_id=scene_id, severity="note")
-    # With the labels of labels.ply: each label comes from a group.
+    # If the labels are from labels.ply: each of them comes from a group.
     count = np.count_nonzero((processed.nyu40_ids > 0) & (processed.instances < 0))
     if meta.groups and count:
         faults.append(f"labels.ply labels {count:,} vertices that belong to no group")
