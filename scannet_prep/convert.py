@@ -9,6 +9,8 @@ Colours may be uint8, as in the dataset, or the result of `Normalize` (-1..1). T
 
 from __future__ import annotations
 
+from copy import copy
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from scannet_prep.errors import UsageError
@@ -81,8 +83,13 @@ def to_pyg(batch: dict[str, Any]) -> Any:  # noqa: ANN401
         normal=batch["normals"],
         y=batch["labels"],
     )
-    numbers = range(len(batch["offset"]))
-    return Batch.from_data_list([points.subgraph(batch["batch"] == number) for number in numbers])
+    # Not by `subgraph`, which needs edges before torch_geometric 2.5.
+    return Batch.from_data_list(
+        [
+            copy(points).apply(itemgetter(batch["batch"] == number))
+            for number in range(len(batch["offset"]))
+        ]
+    )
 
 
 def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
