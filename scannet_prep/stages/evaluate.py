@@ -95,7 +95,7 @@ def run(
         progress: Progress display, advanced by each scene.
 
     Raises:
-        UsageError: The mode without classes is asked for semantic predictions.
+        UsageError: `is_class_agnostic` is set for semantic predictions.
         UnknownSceneError: There are no scenes of the splits.
         MissingFileError: Predictions are missing.
         FileError: A prediction or a scene of the ground truth cannot be read or is invalid, the

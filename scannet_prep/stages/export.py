@@ -135,7 +135,7 @@ def plan(
         UnknownSceneError: A selected scene does not exist.
         TransferError: A web server does not send an archive.
     """
-    # What is refused without the scenes comes first: to open them may take a while on a server.
+    # Checks that need no scenes come first: opening an archive on a server may take a while.
     _, choices, aligned_with, needs = FORMATS[format_name]
     for name, value in {"label set": label_set, "frame": is_aligned}.items():
         if value is not None and name not in choices:

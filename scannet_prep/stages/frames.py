@@ -136,7 +136,7 @@ def plan(
         if selection.scene_ids is not None or options.keys() & {"every", "first", "at_most"}:
             raise UsageError(
                 "--frames names scenes and frames",
-                "leave out --frames, or what else selects scenes and frames",
+                "leave out --frames, or the other options that select scenes and frames",
             )
         listed = _read_frame_list(list_path)
         digest = Fingerprint.from_bytes(encode_json(listed)).crc32
@@ -274,8 +274,8 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
     """Find the reason why a scene has to be made; empty if its frames can stay."""
     if record is None or not (task.path / RECORD_NAME).exists():
         return "not made yet"
-    # Those that only one of them has do not count: sources may have been removed to free the disk,
-    # and a mesh may have come that was not needed.
+    # A source that only one of them has does not count: it may have been removed to free the disk,
+    # or be a mesh that was not needed before.
     sizes = measure_sources(task.scene, task.split, options)
     if sizes | record.sources != record.sources | sizes:
         return "its stream or labels were changed"
@@ -283,7 +283,7 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
 
 
 def count(plan: RunPlan) -> RunPlan:
-    """Add to a plan how many frames a run would extract, and move scenes that would fail."""
+    """Add to a plan how many frames a run would extract; scenes that would fail become findings."""
     tasks = []
     selected = []
     findings = [*plan.findings]

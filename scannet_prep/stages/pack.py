@@ -65,7 +65,7 @@ class PackReport:
 
 
 def _list_files(source: Path, kind: TreeKind) -> tuple[FileGroup, set[str]]:
-    """List a folder, except for folders in those of scenes, which belong to other programs.
+    """List a folder, but not the folders inside those of scenes, which other programs made.
 
     Returns:
         The files of no scene; and the names of all other files, and of folders that are not listed.
@@ -129,7 +129,7 @@ def run(
         if scene_id not in place.failures
     )
     scene_bytes = sum(scene.size_bytes for scene in scenes)
-    # The manifest of processed scenes has theirs.
+    # The options of processed scenes are in their manifest.
     options = place.describe()["options"] if kind == "frames" else ""
     index = Index(kind, scenes, options)
     others, left_out = _list_files(source, kind)

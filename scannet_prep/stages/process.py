@@ -94,7 +94,7 @@ def plan(
         FileError: The manifest of `out_dir` is damaged.
         FileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it
             differs from the release's.
-        UnknownSceneError: The selection contradicts itself.
+        UnknownSceneError: A named scene is unknown, or is in none of the selected splits.
     """
     listing = list_raw(raw_dir)
     is_raw = out_dir.exists() and out_dir.samefile(raw_dir)
@@ -132,7 +132,7 @@ def plan(
             reason = ""
             if entry is not None:
                 raw_gone.append(scene_id)
-            # Raw files that are missing are no failure of a scene that is made.
+            # Missing raw files are no failure of a scene that has been made.
             if entry is None or not isinstance(error, OSError):
                 failures.append(Finding.from_error(error, scene_id=scene_id))
                 continue
@@ -171,7 +171,7 @@ def _compare_heads(before: Manifest, context: ProcessContext) -> str:
 
 
 def _note_gone(scene_ids: list[str], out_dir: Path, difference: str) -> Finding:
-    """Describe that scenes stay which cannot be made again.
+    """Describe the scenes that stay, although they cannot be made again.
 
     Raises:
         UsageError: The folder was made differently, so they cannot stay.
@@ -183,7 +183,7 @@ def _note_gone(scene_ids: list[str], out_dir: Path, difference: str) -> Finding:
 
 
 def _estimate_bytes(tasks: Iterable[SceneTask], options: ProcessOptions) -> int:
-    """Estimate the size of new files; others are replaced by one of about the same size."""
+    """Estimate the size of new files; existing ones are replaced by files of about their size."""
     mesh_bytes = 0
     for task in tasks:
         if not task.path.exists():
@@ -207,7 +207,7 @@ def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[Finding]:
 
 
 def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessContext) -> str:
-    """Find the reason why a scene has to be made, from its record, sizes and times, as make does.
+    """Find the reason why a scene has to be made: like `make`, by its record, sizes and times.
 
     Returns:
         The reason in words; empty if its file can stay.

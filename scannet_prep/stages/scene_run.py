@@ -40,7 +40,7 @@ from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
 from scannet_prep.release.scenes import RELEASE_ID, Split
 
 WORK_NAME = ".scannet-prep-work"
-"""A folder in the output folder for folders that are not finished; removed at the end."""
+"""A folder in the output folder for the folders of unfinished scenes; removed at the end."""
 
 FAILED_NAME = "failed.txt"
 
@@ -85,7 +85,7 @@ class Stage:
 
     Attributes:
         name: The name of the command.
-        make: Makes a scene of task and context, in a worker; a function of a module. Returns the
+        make: Makes a scene from task and context, in a worker; a module-level function. Returns the
             temporary names of its files or folders, by final name, and its entry.
         read: Reads the manifest of a folder; an empty one if it has none.
         write: Writes the manifest of a folder, if it has changed.
@@ -178,8 +178,8 @@ def run(
         plan: The plan.
         jobs: Number of worker processes.
         progress: Advanced by each scene.
-        executor: Does the work instead of worker processes. Its workers see the same folders under
-            the same names.
+        executor: Does the work instead of worker processes. Its workers must see the same folders
+            under the same names.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk has not enough space.
@@ -221,7 +221,7 @@ def run(
 
 
 def _remove_leftovers(plan: RunPlan) -> None:
-    """Remove what workers that were lost have left, in this run or in an earlier one."""
+    """Remove what lost workers have left, in this run or in an earlier one."""
     shutil.rmtree(plan.out_dir / WORK_NAME, ignore_errors=True)
     for folder, names, _ in os.walk(plan.out_dir):
         remove_temporaries(Path(folder))
@@ -246,7 +246,7 @@ class _RunState:
             for name, entry in plan.before.scenes.items()
             if name not in self._unfinished
         }
-        # One may be of a folder that is not a scene.
+        # A failure may concern a folder that is not a scene.
         self._failures = {
             failure.scene_id: failure for failure in plan.failures if failure.scene_id
         }

@@ -70,7 +70,7 @@ class Selection:
         return {scene_id for scene_id, scene in held.items() if self.wants(scene_id, scene.split)}
 
     def find(self, place: str | Path, held: Mapping[str, HasSplit], hint: str) -> list[str]:
-        """Select scenes of a place, which must have all that were named, and any of the splits.
+        """Select scenes of a place, which must have every named scene, and a scene of the splits.
 
         Args:
             place: The place, for messages.
@@ -100,8 +100,8 @@ def select_scenes(
 ) -> tuple[list[tuple[str, Split]], list[Finding]]:
     """Select raw scenes, and determine the split of each.
 
-    A scene whose split neither an official list nor its folder tells has the split that it had
-    before, else the only split of the selection.
+    If neither an official list nor its folder determines the split of a scene, it has the split
+    that it had before, or else the only split of the selection.
 
     Args:
         available: The scenes of the tree, with their splits as far as the tree shows them.

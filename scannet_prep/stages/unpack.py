@@ -4,8 +4,8 @@
     pipe             in order: damage also hides the scenes after it
 
 The folder is new, or has the kind and the head of the archive. Only what is missing there, or
-differs, is written. Until the end, the manifest of a processed folder lists the scenes to unpack as
-unfinished only, so that readers refuse the folder if the run is killed, and `process` makes them.
+differs, is written. Until the end, the manifest of a processed folder lists the scenes to unpack
+only as unfinished. If the run is killed, readers refuse the folder, and `process` makes the scenes.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run(
         UnknownSceneError: The archive does not have a selected scene.
         ArchiveError: The archive, or its files of no scene, cannot be read.
         TransferError: A server does not send it.
-        FileError: The folder has a damaged manifest, or holds no scenes but other files.
+        FileError: The folder has a damaged manifest, or holds other files and no scenes.
         DiskFullError: The disk has no space for the scenes.
         OutputError: The folder has other scenes, or cannot be written to.
         OutputError: Another run is writing into the folder.
@@ -116,7 +116,7 @@ def run(
         if before:
             unfinished = {scene.scene_id for scene in scenes}.union(before.unfinished)
             before = replace(before, unfinished=tuple(sorted(unfinished)))
-            # Each of these has the file of the folder or that of the archive.
+            # Until the end, the file of each may be that of the folder or that of the archive.
             rest = {name: before.scenes[name] for name in before.scenes.keys() - unfinished}
             write_manifest(out_dir, replace(before, scenes=rest))
         write = partial(_write_scene, archive, out_dir)
@@ -133,13 +133,13 @@ def run(
             # The folder stays locked while threads write; an interrupt does not wait for them.
             pool.shutdown()
             raise
-        # After the scenes, by which the next run knows the folder if this one is killed.
+        # After the scenes: if this run is killed, the next one recognizes the folder by them.
         _write_others(out_dir, archive.others)
         if before and arrived:
             _record(out_dir, before, arrived, unpacked, failures)
         # This reads the rest of the pipe. Otherwise, the program that writes into it would fail.
         if pipe and archive.is_followed():
-            problem = "is followed by another archive, which has to be unpacked by itself"
+            problem = "is followed by another archive, which has to be unpacked separately"
             failures.append(Finding(message=problem, subject=archive.name))
     return UnpackReport(archive.name, out_dir, unpacked, failures)
 
@@ -164,10 +164,11 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
         arrived: The manifest of the archive; None if its scenes are not processed.
 
     Returns:
-        The manifest that a processed folder has, or begins with; None for other folders.
+        The manifest of a processed folder; for a new one, the manifest to begin with; None for
+        other kinds.
 
     Raises:
-        FileError: It has a damaged manifest, or holds no scenes but other files.
+        FileError: It has a damaged manifest, or holds other files and no scenes.
         OutputError: It has scenes of another kind, or of another head.
     """
     empty = arrived and replace(arrived, scenes={}, failures={}, unfinished=())
@@ -202,7 +203,7 @@ def _write_scene(archive: Archive, out_dir: Path, scene: PackedScene) -> Finding
         The reason why the scene is damaged, or does not fit into the folder; None if it is whole.
     """
     try:
-        # The record of frames comes first, by which the next run knows the folder.
+        # The record of frames comes first: the next run recognizes the folder by it.
         for name, data in archive.iter_files(scene.scene_id):
             _write_file(out_dir, name, data)
     except FileError as error:
@@ -223,7 +224,7 @@ def _write_file(out_dir: Path, name: str, data: Buffer) -> None:
     """Write a file, unless it is there already.
 
     Raises:
-        FileError: A folder on its way is a link, or a folder is in its place.
+        FileError: A folder in its path is a link, or a folder is in its place.
         OutputError: It cannot be written.
     """
     path = out_dir / name

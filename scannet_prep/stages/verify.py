@@ -25,7 +25,7 @@ from scannet_prep.source.place import open_place
 from scannet_prep.source.scenes import PlaceScene, ReadablePlace
 from scannet_prep.stages.selection import Selection
 
-# Starting a worker process takes as long as checking so much.
+# Checking this much takes as long as starting a worker process.
 _SMALL_BYTES = 100_000_000
 _HINT_SELECTION = "check --scenes and --splits"
 _HINT_COMPARED = "name two places with processed scenes, or two raw trees"
@@ -89,7 +89,7 @@ def run(
         path: A raw tree, a processed folder, extracted frames, or an archive.
         against: The other copy, to compare with it; None to check.
         selection: The scenes to check. By default all, and the files that belong to no scene.
-        jobs: Number of worker processes; for small places of threads.
+        jobs: Number of worker processes; of threads for archives and for small places.
         progress: Advanced by each scene.
 
     Raises:
@@ -170,7 +170,7 @@ def _check(task: CheckTask, places: tuple[Any, Any]) -> tuple[list[Finding], Cou
 
 
 def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[str]:
-    """Describe each array that differs, by its first row in both copies, and the description."""
+    """Describe each array that differs, by its first such row in both copies; and other `meta`."""
     arrays = here.arrays()
     others = there.arrays()
     del arrays["meta"], others["meta"]
@@ -184,7 +184,7 @@ def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[s
             yield f"{key}: {array.dtype} {array.shape}, there {other.dtype} {other.shape}"
             continue
         rows = np.nonzero(array != other)[0]
-        # Each once. They are sorted; np.unique takes 20 times as long, which does not use that.
+        # Each row once. They are sorted, which np.unique does not use: it takes 20 times as long.
         rows = rows[np.diff(rows, prepend=-1) > 0]
         if len(rows):
             first = rows[0]
@@ -193,7 +193,7 @@ def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[s
             yield f"{key}: {counts}, first row {first}: {values}"
     meta = here.meta.to_json()
     other_meta = there.meta.to_json()
-    # One that is left out has a default value.
+    # A key that is left out has its default value.
     keys = {key for key in meta | other_meta if meta.get(key) != other_meta.get(key)}
     keys -= _NOT_COMPARED
     if keys:

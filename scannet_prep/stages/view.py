@@ -49,8 +49,8 @@ class Viewing:
         predictions: One or two folders of predictions for all of these; empty to show none.
         label_set: The label set that the colouring `labels` stands for.
         color: The colouring; if empty, that of `ViewedScene.choose`.
-        beside: The colouring of a second picture on a page. If empty, this is that of the second
-            prediction if the first one is shown.
+        beside: The colouring of a second picture on a page. If it is empty and the first prediction
+            is shown, this is that of the second prediction.
     """
 
     place: ProcessedScenes

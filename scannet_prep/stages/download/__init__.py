@@ -110,8 +110,8 @@ def check_terms(data_dir: Path, *, accepts_terms: bool = False) -> None:
 def has_accepted_terms(data_dir: Path) -> bool:
     """Whether a data folder contains the record that the terms were accepted.
 
-    The record is for what downloads. Each person accepts the terms individually, so no other
-    command reads or copies it.
+    Each person accepts the terms individually, so only commands that download read the record, and
+    none copies it.
     """
     return (data_dir / ACCEPTANCE_NAME).is_file()
 

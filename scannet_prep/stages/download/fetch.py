@@ -5,8 +5,8 @@
        |         v  failed
        +----- suspects --counted as soon as something is served--> waiting, or given up
 
-`Fetcher.fetch` is the way of one file: one request, in a thread of its own. `Fetcher.run` is the
-loop above it, which knows the server: it alone decides what is requested when, and given up.
+`Fetcher.fetch` handles one file: one request, in a thread of its own. `Fetcher.run` is the loop
+above it, which watches the server: it alone decides when a file is requested, or given up.
 
 After five failures in a row, or if nothing else is left, the server may be down. Then a byte of a
 file is requested that the server has sent before. If it is served, the failures were those of the
@@ -133,7 +133,7 @@ class Fetcher:
         self._ended: Queue[Future[LockEntry]] = Queue()
         # Whether something has been served since the last decision.
         self._is_served = False
-        # The length of the next pause; 0 while the server is up.
+        # The exponent of the length of the next pause; 0 while the server is up.
         self._pauses = 0
         # No request is made before this time of the monotonic clock, for this reason.
         self._resume_s = 0.0
@@ -348,7 +348,7 @@ class Fetcher:
             return False
 
     def _obey(self, error: RequestError) -> None:
-        """Make no request during the pause that the server requests, if it does."""
+        """Make no request during the pause that the server requests, if it requests one."""
         if error.retry_after_s:
             self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
             pause = format_duration(error.retry_after_s)

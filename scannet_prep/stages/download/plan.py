@@ -122,7 +122,7 @@ def _list_files(
             if split not in kind.splits:
                 continue
             name = f"{scene_id}/{scene_id}{kind.suffix}"
-            # The sensor streams of train and val never moved when version 2 was published.
+            # The sensor streams of train and val were not moved when version 2 was published.
             is_old = kind.content == "sensor stream" and split is not Split.TEST
             url = f"{base_url}/{'v1' if is_old else 'v2'}/scans/{name}"
             local_path = f"{release.SPLIT_DIRS[split]}/{name}"
