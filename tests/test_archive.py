@@ -74,7 +74,7 @@ def forge(files, others=b"", **facts):
     return join_frames([compress(content, 1)], INDEX | facts, others)
 
 
-# Of a raw tree with one scene.
+# The index of a raw tree with one scene.
 INDEX = {
     "kind": "raw",
     "scenes": [{"scene_id": TRAIN, "split": "train", "size_bytes": 1}],

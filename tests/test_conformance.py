@@ -158,7 +158,7 @@ def test_full_disk_and_second_run_are_clear_errors_that_lose_nothing(
     command, sources, expected, output, monkeypatch
 ):
     words = words_of(command, sources, output)
-    if command not in ("export", "frames"):  # nobody can tell the size of these before
+    if command not in ("export", "frames"):  # the size of their output is not known before
         with monkeypatch.context() as patch:
             patch.setattr(files, "RESERVE_BYTES", 1 << 60)
             outcome = run_main(*words, "--json")

@@ -129,7 +129,7 @@ def test_damaged_files_of_an_existing_tree_are_fetched_again(server, tmp_path):
     """The tree has no scannet.lock, as the official script leaves it."""
     shutil.copytree(server.root, tmp_path, dirs_exist_ok=True)
     mesh = scene_path(tmp_path, MESH)
-    # Of the full size, its end not written: an unfinished file of another program.
+    # A file of the full size whose end is not written, as some programs leave it.
     size_bytes = mesh.stat().st_size
     os.truncate(mesh, size_bytes - 300)
     os.truncate(mesh, size_bytes)

@@ -435,7 +435,7 @@ def test_incomplete_mirror_fails_only_for_the_files_that_it_lacks(server, tmp_pa
         report = fetch(server, tmp_path, jobs=jobs)
         assert failed_names(report) == [path.rpartition("/")[2] for path in lacking]
         assert all(str(status) in finding.message for finding in report.failures)
-    # Which files are asked for is random: one run in 600 makes more than 60 requests.
+    # Which files are requested is random: one run in 600 makes more than 60 requests.
     assert len(server.requests()) < 3 * 50
     assert len(fetched(tmp_path)) == len(server.files) - 2
 

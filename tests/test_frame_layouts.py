@@ -27,7 +27,7 @@ COLOR_INTRINSIC = make_intrinsic(150, 155, 81.25, 57.5)
 DEPTH_SIZE = (128, 96)
 DEPTH_INTRINSIC = make_intrinsic(118, 121, 66, 44.5)
 LOST_NUMBER = 3
-# Of each frame, in its camera.
+# The point that each frame shows, in the frame of its camera.
 POINTS = np.random.default_rng(0).uniform((-0.4, -0.2, 1.5), (0.4, 0.2, 2.5), (COUNT, 3))
 
 
@@ -108,7 +108,7 @@ NUMBERS = [number for number in range(COUNT) if number != LOST_NUMBER]
 
 
 def read_posed(folder, names, intrinsics, numbers=NUMBERS):
-    """Read color and depth of frames; the names of images and poses have their numbers."""
+    """Read colour and depth of frames; the names of images and poses have their numbers."""
     *images, pose = names
     for number in numbers:
         camera_from_scan = np.linalg.inv(np.loadtxt(folder / pose.format(number)))
@@ -174,7 +174,7 @@ def read_neuralrecon(out_dir):
 
 
 def read_points(path):
-    """Read points with normals and colors, as 3DGS does."""
+    """Read points with normals and colours, as 3DGS does."""
     points = PlyData.read(path)["vertex"].data
     assert not points["nx"].any()
     return points
@@ -239,7 +239,7 @@ def read_relpose(out_dir):
 
 
 def read_cut3r(out_dir):
-    """Read frames as the training of CUT3R does: color has the size of depth, cameras are its."""
+    """Read frames as the training of CUT3R does: colour has the size and the camera of depth."""
     assert {path.name for path in (out_dir / "scans_train").iterdir()} == {TRAIN, VAL}
     folder = out_dir / "scans_train" / TRAIN
     names = np.load(folder / "new_scene_metadata.npz")["images"]
@@ -252,7 +252,7 @@ def read_cut3r(out_dir):
         yield depth, int(name), camera["intrinsics"], np.linalg.inv(camera["pose"])
 
 
-# Color and depth of all frames with a pose.
+# Colour and depth of all frames with a pose.
 IMAGE_COUNT = 2 * (COUNT - 1)
 PROGRAMS = [
     ("embodiedscan", read_embodiedscan, 2 * 2),

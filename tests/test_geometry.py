@@ -60,7 +60,7 @@ def test_normals_without_area_are_zero(matrix):
 
 
 GRID = st.integers(-8, 8)
-# Most of them are no float32.
+# Most of them have no exact float32.
 FLOATS = st.floats(-1e6, 1e6, width=32).map(lambda value: value / 3)
 POINTS = st.lists(
     st.one_of(st.tuples(FLOATS, FLOATS, FLOATS), st.tuples(GRID, GRID, GRID)),

@@ -11,7 +11,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.superpoints import segment_mesh
 from scannet_prep.synthetic import make_scene
 
-# Of the tiny scene, the floor has the vertices 0 to 3 and the wall 2 to 5. The normals of 0 and 1
+# In the tiny scene, the floor has the vertices 0 to 3 and the wall 2 to 5. The normals of 0 and 1
 # are (0, 0, 1), those of 4 and 5 (0, -1, 0). Vertex 2 has (0, -1/3, 2/3), the mean of two faces of
 # the floor and one of the wall, and vertex 3 has (0, -2/3, 1/3). The edges 0-1 and 4-5 weigh 0. The
 # edges from 2 to the floor and from 3 to the wall weigh 1/3, and 2-3 weighs 5/9. The remaining

@@ -46,7 +46,7 @@ def folder(root, tmp_path):
 def predictions(folder):
     """The folder, with predictions of the validation scene, and in `b` of the test scene, too.
 
-    Those in `ids` are texts with ids that are no class.
+    Those in `ids` are texts with ids that are not classes.
     """
     for number, name in enumerate(("a", "b", "c/a")):
         (folder / name).mkdir(parents=True)

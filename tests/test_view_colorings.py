@@ -18,7 +18,7 @@ from scannet_prep.view.predictions import Prediction, Truth, color_predictions
 
 WALL, FLOOR, CABINET, CHAIR, TABLE = 0, 1, 2, 4, 6
 
-# Of vertices with a class: four walls, two floors, one cabinet.
+# Vertices with a class are four walls, two floors and one cabinet.
 LABELS = np.array([WALL, WALL, WALL, WALL, FLOOR, FLOOR, CABINET, -1])
 TRUTH = Truth(LABELS, np.full(8, -1), np.full(8, -1))
 CLASSES = np.array([WALL, WALL, CHAIR, CHAIR, FLOOR, -1, CABINET, 9])

@@ -41,7 +41,7 @@ IOU_THRESHOLD = 0.5
 # More than half.
 _MOST = 0.5
 _NONE = -1
-# Of a prediction and an instance that explain no verdict; larger than any verdict.
+# Stands for a prediction and an instance that explain no verdict; larger than any verdict.
 _NO_REASON = 9
 
 

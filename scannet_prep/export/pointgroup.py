@@ -27,7 +27,7 @@ from scannet_prep.release.scenes import Split
 
 # Python 3.7, with which the programs run, reads this protocol.
 _PICKLE_PROTOCOL = 3
-# Of the format of `torch.save`.
+# Constants of the format of `torch.save`.
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
 

@@ -208,7 +208,7 @@ LAYOUTS = {
         """,
         defaults={"every": 1, "first": 600, "keeps_lost": True},
     ),
-    # What ScanNet's SensReader for C++ writes; ScanNet-1500 of SuperGlue names these files.
+    # The files that ScanNet's SensReader for C++ writes; SuperGlue's ScanNet-1500 lists them.
     "sens": Layout(
         """
         color        sens/frame-{number:06}.color.jpg

@@ -32,7 +32,7 @@ _MILLIMETRES = 1000.0
 _PIXELS_AT_ONCE = 1 << 15
 # In metres. Sensors measure nothing nearer.
 _NEAREST = 0.1
-# Where there is no face: 1 / depth.
+# 1 / depth where there is no face.
 _NOTHING = 1e-9
 # In metres, as for `project`.
 _DEPTH_TOLERANCE = 0.05
@@ -79,7 +79,7 @@ def project(
     if depth is not None and (depth.shape != size[::-1] or depth.dtype != np.uint16):
         raise UsageError(
             f"the depth image is {depth.dtype} {depth.shape}, expected uint16 in millimetres, "
-            f"of the size of the view, {size[::-1]}",
+            f"of the shape (height, width) = {size[::-1]}",
             "give the size and the intrinsics of the depth image",
         )
     # From points to pixels, (3, 4). In float64, so that no result depends on rounding errors.
@@ -126,8 +126,8 @@ def camera_in(sample: Mapping[str, Any], pose: Floats) -> NDArray[np.float64]:
     axis_alignment = sample.get("axis_alignment")
     if is_aligned is None or axis_alignment is None:
         raise UsageError(
-            "the sample does not record is_aligned and axis_alignment: it is not as the dataset "
-            "gives it, a transform has moved its points, or keys= leaves axis_alignment out",
+            "the sample does not record is_aligned and axis_alignment: it is not a sample of the "
+            "dataset, a transform has moved its points, or keys= leaves axis_alignment out",
             "project the points of the dataset's sample, before transforms, and add "
             "axis_alignment to keys=",
         )

@@ -28,7 +28,7 @@ from scannet_prep.release.scenes import Split, official_splits
 from scannet_prep.synthetic.frames import encode_files
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene, spread_over_vertices
 
-# Of ids that are not in ScanNet20: grey.
+# The colour of ids that are not in ScanNet20: grey.
 _OTHER_COLOR = 128
 
 # As in the release.

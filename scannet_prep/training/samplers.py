@@ -24,8 +24,8 @@ _STATE_VERSION = 8
 # Variables of torchrun, Slurm, Open MPI and MPICH with the number of processes of a job.
 _PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _HINT_RANK = (
-    "call torch.distributed.init_process_group before; or pass both, rank=..., world_size=... "
-    "(under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS; for a process by itself, 0 and 1)"
+    "call torch.distributed.init_process_group before making samplers; or pass both, rank and "
+    "world_size (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS; for a single process, 0 and 1)"
 )
 
 

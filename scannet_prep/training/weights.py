@@ -45,7 +45,7 @@ def weigh_classes(counts: NDArray[np.int64], formula: str) -> NDArray[np.float32
             f"{formula!r} is not a formula for class weights, expected one of {', '.join(formulas)}"
         )
     weights = formulas[formula]
-    # Of all classes again, (classes,).
+    # For all classes again, (classes,).
     result = np.zeros(len(totals), np.float32)
     result[occurs] = weights / weights.mean()
     return result

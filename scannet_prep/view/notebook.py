@@ -272,7 +272,7 @@ def _read_arrays(sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
             raise UsageError(f"{key}: found {found}, expected {expected}")
         is_finite = kinds != "f" or np.isfinite(array).all()
         if (len(array) == 0 and key != "faces") or not is_finite:
-            raise UsageError(f"{key}: empty, or not all finite")
+            raise UsageError(f"{key}: empty, or not all values are finite")
         arrays[key] = array
     faces = arrays.get("faces", np.zeros(0, np.int32))
     vertex_count = len(arrays.get("points", ()))
