@@ -53,7 +53,7 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
-        """Parse arguments. One that a command does not know is an error of this command."""
+        """Parse arguments. Those that a command does not know are an error of this command."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -130,7 +130,7 @@ def add_selection_arguments(parser: CommandParser) -> None:
 
 
 def add_task_arguments(parser: Container, place: str) -> None:
-    """Add what predictions are: their task and their label set.
+    """Add the options that describe predictions: their task and their label set.
 
     Args:
         parser: The parser, or a group of it.
@@ -251,7 +251,8 @@ def path_argument(text: str) -> Path:
     """Parse a path, with `~` for the home folder.
 
     Raises:
-        argparse.ArgumentTypeError: It is an address, or empty, as of a variable that is not set.
+        argparse.ArgumentTypeError: It is an address, or empty, for example because a variable of
+            the shell is not set.
     """
     if "://" in text or not text:
         kind = "an address" if text else "empty"

@@ -78,7 +78,7 @@ class Console(Progress):
             self.warn(text)
 
     def warn(self, text: str) -> None:
-        """Write a problem on standard error. If that is full or gone, the work goes on without."""
+        """Write a problem on standard error. If that fails, the work goes on without it."""
         with suppress(OSError):
             _print(text, sys.stderr)
 
@@ -146,7 +146,7 @@ class Console(Progress):
 
         from tqdm import tqdm
 
-        # Several processes could share its own lock, about which Python 3.14 warns after Ctrl-C.
+        # tqdm's own lock can be shared by processes. Python 3.14 warns about that after Ctrl-C.
         tqdm.set_lock(RLock())
         options: dict[str, Any] = {"dynamic_ncols": True}
         if not sys.stderr.isatty():

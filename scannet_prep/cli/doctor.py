@@ -11,7 +11,7 @@ server that cannot be reached is a note, because only download needs it.
 
 --ddp compares all ranks of a job, and times an all-reduce; run it under
 torchrun on all machines of the job. Each rank prints what it found, and after
-60 s how many ranks have arrived. Those with other scenes or versions are named.
+60 s how many ranks have arrived. Ranks with other scenes or versions are named.
 
 examples:
   scannet-prep doctor

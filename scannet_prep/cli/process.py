@@ -73,7 +73,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     add_run_arguments(parser).add_argument(
         "--strict",
         action="store_true",
-        help="doubts about labels are errors, such as an unknown raw category",
+        help="treat doubts about labels, such as an unknown raw category, as errors",
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_run_arguments(parser: shared.CommandParser) -> shared.Container:
-    """Add the options that say how to run, and return their group."""
+    """Add the options for how to run, and return their group."""
     group = parser.add_argument_group("how to run")
     workers = group.add_mutually_exclusive_group()
     shared.add_jobs_argument(workers)

@@ -3,8 +3,8 @@
 The folder is new, or has scenes with the options and the label map of the
 archive. Only files that are missing there, or differ, are written, so that an
 interrupted run is continued by the same command. A damaged scene does not stop
-the others. What comes before the end of a truncated archive is unpacked from
-standard input: scannet-prep unpack - < ARCHIVE
+the others. To unpack what is left of a truncated archive, read it from standard
+input: scannet-prep unpack - < ARCHIVE
 
 examples:
   scannet-prep unpack data/scannet.tar.zst

@@ -11,8 +11,8 @@ Archive: every checksum. Frames: every file that the record of a scene lists.
 
 With --against, PATH and another copy of the same data are compared: which
 scenes one of them lacks, which arrays differ and where, and how many vertices
-have another class there. Raw scenes are processed for it with the default
-options.
+have another class there. Before the comparison, raw scenes are processed with
+the default options.
 
 examples:
   scannet-prep verify data/ScanNet

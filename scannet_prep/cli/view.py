@@ -13,8 +13,8 @@ With predictions, "error" shows right and wrong classes, or instances as
 evaluate counts them at an IoU of 0.5: matched, wrong class, missed, false
 positive, merged, split. With a second --pred, a page shows both side by side.
 
---serve lists all scenes in a browser: by name, or in the order of the scenes
-that are named.
+--serve lists all scenes in a browser, sorted by name; if SCENE is given, only
+those scenes, in the given order.
 
 examples:
   scannet-prep view scene0011_00
