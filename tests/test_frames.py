@@ -295,7 +295,8 @@ def test_unknown_ids_and_what_is_in_the_way_are_named(raw_dir, out_dir):
     words = ("--with", "labels", "--label-set", "nyu40")
     strange = encode_png(np.full(COLOR_SIZE[::-1], 9999, np.uint16))
     raw_file(raw_dir, ZIP).write_bytes(make_zip([strange]))
-    out_dir.mkdir()
+    # Its frames lie elsewhere in the folder.
+    extract(raw_dir, out_dir / "val", *words, "--scenes", TEST)
     (out_dir / TEST).write_bytes(b"mine")
 
     unknown, in_the_way = extract(raw_dir, out_dir, *words).json["failures"]
