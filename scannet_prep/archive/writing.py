@@ -49,7 +49,7 @@ class FileGroup:
     Attributes:
         scene_id: The scene; empty for the files of no scene.
         paths: The files by their names in the archive, sorted.
-        fingerprint: That of the only file, as it is recorded; None if there is no record.
+        fingerprint: The recorded fingerprint of the only file; None if there is no record.
     """
 
     scene_id: str
@@ -166,7 +166,7 @@ def _make_frames(
 ) -> Iterator[tuple[FileGroup, bytes]]:
     """Make the frames of groups in threads, in order.
 
-    Groups are begun while those in memory have less than 160 MiB.
+    New groups are started while those in memory have less than 160 MiB.
     """
     pending = deque[tuple[FileGroup, Future[bytes]]]()
     held_bytes = 0

@@ -260,7 +260,7 @@ class _DaskExecutor(Executor):
 
 @contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:
-    """Connect to a dask scheduler, and give an executor that runs tasks on its workers.
+    """Connect to a dask scheduler, and yield an executor that runs tasks on its workers.
 
     Args:
         address: The address of the scheduler, such as `tcp://node01:8786`.

@@ -302,7 +302,7 @@ def classes_of_instances(
     """Return the class of the instance of each vertex: that of its group.
 
     With labels from `labels.ply`, the vertices of an instance may have several classes of their
-    own, but instances are scored by that of the group.
+    own, but instances are scored by the class of the group.
 
     Args:
         instances: Integers (V,), group of each vertex, -1 for none.

@@ -226,7 +226,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
     Raises:
         MissingFileError: There is no such file.
         FileError: It is not a sensor stream of version 4, it is truncated or damaged, or its images
-            are compressed in another way than those of the release.
+            are not compressed like those of the release.
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -272,7 +272,7 @@ def _locate(
     """Make a scene of the files of one name in a folder, whose place may determine the split."""
     scene = RawScene(name, folder, tuple(files), official_splits().get(name))
     place = folder.absolute()
-    # The folder of a scene is no place, even if the scene is named `test`.
+    # The folder of a scene is not a place, even if the scene is named `test`.
     shared = "" if place.name == name else place.name
     splits = _PLACES.get(shared) or _PLACES.get(place.parent.name)
     if splits is None or scene.split in splits:

@@ -62,7 +62,7 @@ class FileKind:
 # In the order of the attributes: suffix, content, splits, typical and largest size in bytes.
 #
 # The typical sizes of the files that segmentation needs, and of the frames, are those of the
-# server. `.sens` is 1.2 TB over 1,613 scenes. The other ones are estimates: a mesh before
+# server. `.sens` is 1.2 TB over 1,613 scenes. The others are estimates: a mesh before
 # decimation has about six times the vertices, a label image of 1296 x 968 pixels about 13 kB as
 # PNG, a scene about 1,600 of them, and lists of scenes and points are small.
 MESH = FileKind("_vh_clean_2.ply", "mesh", _ALL, 6_100_000, 1 << 30)

@@ -189,7 +189,7 @@ class HttpClient:
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HttpAnswer]:
-        """Request a file or a range of it, and give an answer whose body is still to be read.
+        """Request a file or a range of it, and yield an answer whose body is still to be read.
 
         Raises:
             RequestError: The server does not answer.
@@ -216,8 +216,8 @@ def _explain(error: Exception) -> RequestError:
     detail = _describe(error)
     if "certificate" in detail:
         return RefusalError(f"the certificate cannot be verified: {detail}", _HINT_CERTIFICATE)
-    # requests raises a ValueError for an address that cannot be used: the base URL, that of a
-    # proxy, or that of a redirection; and for an answer that contradicts itself about its length.
+    # requests raises a ValueError for an address that cannot be used: the base URL, or that of a
+    # proxy or a redirection; and for an answer that contradicts itself about its length.
     is_impossible = isinstance(error, (ValueError, TooManyRedirects))
     # A proxy of https may require a password (407), or forbid the server (403). The answer to https
     # may be http, which OpenSSL takes for a wrong version, or from 3.2 on for a broken record.

@@ -209,7 +209,7 @@ class ProcessedScenes(ReadablePlace):
         """Read the file of a scene into new, writable memory, to parse single arrays.
 
         Raises:
-            FileError: It does not exist any more, is damaged, or is that of another scene or
+            FileError: It does not exist any more, is damaged, or belongs to another scene or
                 another folder.
             TransferError: A server does not send it.
         """

@@ -34,7 +34,7 @@ from scannet_prep.stages.selection import Selection
 __all__ = ["plan", "run"]
 
 _HINT_FOLDER = "choose a new folder with -o"
-_HINT_SCENES = "info --table scenes lists those that are there"
+_HINT_SCENES = "scannet-prep info --table scenes lists the existing scenes"
 _HINT_DAMAGED = "remove the folder of the export, then run the same command again"
 
 
@@ -123,8 +123,8 @@ def plan(
         format_name: One of `FORMATS`.
         label_set: The label set, or its name, if the format has only one; by default that of the
             scenes.
-        is_aligned: Whether points are in the axis-aligned frame; by default that of the program,
-            or of the scenes if it takes any.
+        is_aligned: Whether points are in the axis-aligned frame; by default as the program expects,
+            or as in the scenes if it accepts both.
         selection: The scenes to export; all by default.
         is_forced: Make scenes again even if they are up to date.
 
@@ -264,7 +264,7 @@ def _make_scene(task: ExportTask, context: ExportContext) -> tuple[dict[Path, Pa
 
 
 def _write_lists(plan: RunPlan, manifest: ExportManifest) -> list[Finding]:
-    """Write the files that concern all scenes, and remove those that are of no scene any more.
+    """Write the files that concern all scenes, and remove files that no scene has any more.
 
     Raises:
         FileError: The manifest holds records of another format.

@@ -132,7 +132,7 @@ def plan(
             reason = ""
             if entry is not None:
                 raw_gone.append(scene_id)
-            # Missing raw files are no failure of a scene that has been made.
+            # Missing raw files are not a failure of a scene that has been made.
             if entry is None or not isinstance(error, OSError):
                 failures.append(Finding.from_error(error, scene_id=scene_id))
                 continue

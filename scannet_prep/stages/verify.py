@@ -215,7 +215,7 @@ def _count_changes(here: ProcessedScene, there: ProcessedScene) -> Counter[str]:
 def _count_official(
     scenes: Mapping[str, PlaceScene], selection: Selection
 ) -> dict[str, dict[str, int]]:
-    """Count the scenes of the official lists, and those of them that a place has, by split."""
+    """Count the scenes of the official lists, and how many of them a place has, by split."""
     counts = {}
     for split in selection.splits or Split:
         official = official_scenes(split)

@@ -92,8 +92,8 @@ class Viewing:
         """Read a prediction of a scene, with unknown ids as unlabeled.
 
         Raises:
-            FileError: The prediction is damaged, or its ids look wrong: those of a scene with
-                ground truth are compared with it.
+            FileError: The prediction is damaged, or its ids look wrong. In a scene with ground
+                truth, they are compared with it.
         """
         scene_id = str(scene.meta.scene_id)
         counts = IdCounts(predictions)

@@ -48,12 +48,12 @@ _OUTAGE_S = 4 * 3600.0
 # Mean of the first pause. Each further one is longer by half, up to 1.5**20 = 3,300 times.
 _FIRST_PAUSE_S = 0.01
 _MAX_PAUSES = 20
-# No error message is as long. A request that brings so many bytes shows that the server is up.
+# No error message is this long. A request that brings so many bytes shows that the server is up.
 _PROOF_BYTES = 16 << 10
 # After this many failures without a success, the server may be down, or refuse everything.
 _MAX_SUSPECTS = 5
-# If no file has been served in a run, and one is still refused after so many pauses, the run ends;
-# if the server is known, after the time in which it first has to answer.
+# If no file has been served in a run, and one is still refused after this many pauses, the run
+# ends: at once, or after `_FIRST_ANSWER_S` if there are files that the server has sent before.
 _MAX_REFUSALS = 3
 # How often the bytes that have arrived are counted.
 _PROGRESS_INTERVAL_S = 0.1
