@@ -294,7 +294,7 @@ class FrameOptions:
             if content not in possible:
                 raise UsageError(
                     f"the layout {self.layout} has no place for {content}",
-                    f"choose another layout, or of these: {' '.join(possible)}",
+                    f"choose another layout, or contents that it has: {' '.join(possible)}",
                 )
         chosen = self.contents or ("color", "depth", "pose")
         if layout.aligns_depth:
