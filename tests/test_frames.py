@@ -268,7 +268,7 @@ FAULTS = [
     (ZIP, lambda data: data[:-100], "is not a zip file, or is truncated"),
     (ZIP, lambda _: make_zip(LABELS, "other"), "has no 'label-filt/0.png'"),
     (ZIP, lambda data: data.replace(b"IDAT", b"IDAX"), "'label-filt/0.png' in it is damaged: Bad"),
-    (ZIP, lambda _: make_zip([ONE_BIT.getvalue()]), "has 1 bits and the color type 0, expected 8"),
+    (ZIP, lambda _: make_zip([ONE_BIT.getvalue()]), "has 1 bits and the colour type 0, expected 8"),
     (ZIP, lambda _: make_zip([LABELS[0][:-12]]), "is a truncated PNG image"),
     (ZIP, lambda _: make_zip([SMALL]), "0.png' in it is an image of 6 x 5, expected 32 x 24"),
 ]

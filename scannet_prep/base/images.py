@@ -131,7 +131,7 @@ def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
     bits, color_type = data[_PNG_DEPTH]
     if bits not in {8, 16} or color_type != _GRAY:
         raise ContentError(
-            f"has {bits} bits and the color type {color_type}, expected 8 or 16 bits of gray"
+            f"has {bits} bits and the colour type {color_type}, expected 8 or 16 bits of grey"
         )
     if _PNG_END not in data:
         raise ContentError(f"is a truncated PNG image of {len(data):,} bytes: it has no end")
