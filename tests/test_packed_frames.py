@@ -143,16 +143,17 @@ def test_damaged_image_costs_its_scene_until_an_intact_archive_completes_it(
     with pytest.raises(ArchiveError, match=f"{VAL}: is damaged"):
         scene[1].read("color")
 
-    fail(3, f"{VAL}: is damaged", archive, "-o", tmp_path / "out", run=unpack_file)
-    assert run_main("verify", tmp_path / "out").status == 3
-    assert unpack_file(root / "a.tar.zst", "-o", tmp_path / "out").status == 0
-    assert read_tree(tmp_path / "out") == read_tree(root / "frames")
-    (tmp_path / f"out/{VAL}/frames.json").unlink()
+    out_dir = tmp_path / "out"
+    fail(3, f"{VAL}: is damaged", archive, "-o", out_dir, run=unpack_file)
+    assert run_main("verify", out_dir).status == 3
+    assert unpack_file(root / "a.tar.zst", "-o", out_dir).status == 0
+    assert read_tree(out_dir) == read_tree(root / "frames")
+    (out_dir / f"{VAL}/frames.json").unlink()
     problem = f"{VAL}/frames.json: no such file"
-    fail(3, problem, "pack", tmp_path / "out", "-o", tmp_path / "b.tar.zst")
-    assert problem in run_main("info", tmp_path / "out").stdout
-    (tmp_path / f"out/{TRAIN}/frames.json").write_text("{}")
-    outcome = run_main("verify", tmp_path / "out", "--json")
+    fail(3, problem, "pack", out_dir, "-o", tmp_path / "b.tar.zst")
+    assert problem in run_main("info", out_dir).stdout
+    (out_dir / f"{TRAIN}/frames.json").write_text("{}")
+    outcome = run_main("verify", out_dir, "--json")
     assert outcome.json["damaged_scenes"] == [TRAIN, VAL]
     assert problem in outcome.stderr
 

@@ -90,7 +90,7 @@ def _find_size(address: str) -> int:
         return size_bytes
     import fsspec
 
-    file_system, path = fsspec.url_to_fs(address)
+    file_system, path = fsspec.core.url_to_fs(address)
     return int(file_system.size(path))
 
 
@@ -100,7 +100,7 @@ def _read_range(address: str, start: int, end: int) -> bytes:
         return data
     import fsspec
 
-    file_system, path = fsspec.url_to_fs(address)
+    file_system, path = fsspec.core.url_to_fs(address)
     # By default, this file system fetches 5 MiB more.
     options = {"cache_type": "none"} if address.startswith("hf://") else {}
     return bytes(file_system.cat_file(path, start=start, end=end, **options))
@@ -115,8 +115,9 @@ def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
         has_range = "Content-Range" in answer.headers and answer.start == start
         size_bytes = answer.size_bytes or 0
         if not has_range or size_bytes < end:
-            problem = "the server answers without the range that was requested"
-            raise RefusalError(problem, _HINT_RANGES)
+            raise RefusalError(
+                "the server answers without the range that was requested", _HINT_RANGES
+            )
         data = b"".join(answer.pieces())
     if len(data) < end - start:
         raise BrokenConnectionError(f"{len(data):,} of {end - start:,} bytes arrived")

@@ -92,8 +92,7 @@ class HttpAnswer:
         self._client = client
         self._first = b""
         if response.status_code != 200:
-            self.start = None
-            self.size_bytes = None
+            self.start = self.size_bytes = None
             content_range = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
             if content_range:
                 start, size = content_range.groups()
