@@ -219,7 +219,7 @@ def _explain(error: Exception) -> RequestError:
     # proxy or a redirection; and for an answer that contradicts itself about its length.
     is_impossible = isinstance(error, (ValueError, TooManyRedirects))
     # A proxy of https may require a password (407), or forbid the server (403). The answer to https
-    # may be http, which OpenSSL takes for a wrong version, or from 3.2 on for a broken record.
+    # may be http, which OpenSSL takes for a wrong version, or (3.2 to 3.5.4) for a broken record.
     if is_impossible or re.search("connection failed: 40|_VERSION|record layer", detail):
         return RefusalError(f"cannot be requested: {detail}", _HINT_ADDRESSES)
     place = "proxy" if isinstance(error, ProxyError) else "server"
