@@ -74,10 +74,11 @@ def _serve(raw_dir: Path, delay_s: float, share: float = 0.0, status: str = "503
     """Serve a raw tree in a process of its own, and yield the base URL."""
     program = Path(__file__).with_name("server.py")
     command = [sys.executable, *map(str, (program, raw_dir, delay_s, share, status))]
-    # It reports clients that hang up.
-    quiet = subprocess.DEVNULL
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=quiet, text=True) as process:
+    # On standard error, it reports clients that hang up.
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         port = process.stdout.readline().strip() if process.stdout else ""
         yield f"http://127.0.0.1:{port}/"
         process.terminate()
