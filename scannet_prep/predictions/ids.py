@@ -166,24 +166,24 @@ class IdCounts:
             The numbering; the declared one if no other one is clearly better.
         """
         [scores] = [scores for numbering, scores in self._readings if numbering == self._declared]
-        found, above = scores.compare_with_chance()
+        agreeing_declared, above_declared = scores.compare_with_chance()
         total = scores.confusion.sum()
         best = self._declared
         # The fewer predictions there are, the larger is the share that may agree by chance.
-        least = found + int(total / (self._counts.sum() + 1) ** 0.5)
+        least = agreeing_declared + int(total / (self._counts.sum() + 1) ** 0.5)
         highest = (least, True)
         for numbering, scores in self._readings:
-            agreeing, more = scores.compare_with_chance()
+            agreeing, above = scores.compare_with_chance()
             # Of two that agree equally well, the one in which a network predicts all ids counts.
             rank = (agreeing, ids <= numbering.predicted | UNLABELED_IDS)
             # A single class is no evidence: the few masks of a scene may agree by chance.
-            hits = np.count_nonzero(scores.confusion.diagonal())
-            if rank > highest and more > above + _MIN_GAIN * total and hits > 1:
+            class_count = np.count_nonzero(scores.confusion.diagonal())
+            if rank > highest and above > above_declared + _MIN_GAIN * total and class_count > 1:
                 best = numbering
                 highest = rank
         if best != self._declared:
             problems.append(
-                f"read as {self._declared.name}, {found:,} of the compared vertices agree, "
-                f"but {highest[0]:,} as {best.name}"
+                f"read as {self._declared.name}, {agreeing_declared:,} of the compared vertices "
+                f"agree, but {highest[0]:,} as {best.name}"
             )
         return best
