@@ -70,7 +70,7 @@ def release_urls(root):
 # answer
 #     status, headers     the names of headers are in lower case; those with None are not sent
 #     body
-#     offset              position of the body in the release's file; None if it is no part of it
+#     offset              position of the body in the release's file; None if it is not part of it
 #     cut_at, is_reset    position at which the connection ends; by RST, not by FIN
 #     stall_at            position from which nothing is sent until the client leaves
 #     is_chunked          whether the body is sent in chunks

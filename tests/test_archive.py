@@ -1,4 +1,4 @@
-"""Archives: what other programs read of them, damage, forgeries, and files that are no archives."""
+"""Archives: reading them with other programs, damage, forgeries, and files of other kinds."""
 
 import io
 import os

@@ -260,7 +260,7 @@ def convert_for_torch_geometric(out_dir):
     converted = to_pyg(collate_torch(make_samples()))
 
     assert sorted(converted.keys()) == sorted(expected.keys())
-    for key in expected.keys():  # noqa: SIM118 - it is no dict
+    for key in expected.keys():  # noqa: SIM118 - it is not a dict
         assert torch.equal(converted[key], expected[key]), key
     assert [scene.num_nodes for scene in converted.to_data_list()] == [3, 5, 4]
 

@@ -204,6 +204,6 @@ def test_network_that_knows_few_of_200_classes_tells_its_numbering():
     ids = np.array(SCANNET200.ids)[predicted]
     ids[0] = 0
     assert check(SCANNET200, ids, scene, "instance", is_raw=True) == ACCEPTED
-    # One of these ids is no class of ScanNet20.
+    # One of these ids is not a class of ScanNet20.
     predicted[0] = 150
     assert check(SCANNET200, predicted, None, "instance") == ACCEPTED

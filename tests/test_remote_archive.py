@@ -180,7 +180,7 @@ def test_dataset_reads_a_bucket_and_missing_objects_are_named(packed_dir, tmp_pa
 def test_hugging_face_is_asked_for_the_range_alone(server, monkeypatch):
     import fsspec
 
-    # fsspec before 2024.3 has it in `fsspec.core` alone.
+    # Before 2024.3, fsspec has this function only in `fsspec.core`.
     monkeypatch.delattr(fsspec, "url_to_fs")
     monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": server.origin})
     path = "/datasets/o/n/resolve/main/a"

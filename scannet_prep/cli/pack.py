@@ -75,7 +75,8 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         problem = "standard output is a terminal, closed, or taken by --json"
         raise UsageError(problem, "name a file with -o, or pipe the output into another command")
     if is_pipe:
-        # Another program that has the same pipe may have switched waiting off.
+        # The descriptor of standard output is 1. Another program that has the same pipe may have
+        # switched waiting off.
         os.set_blocking(1, True)
     keep_freed_memory()
     report = pack.run(

@@ -81,7 +81,7 @@ def extract_scene(
     listed: Sequence[int] | None,
     out_dir: Path,
 ) -> None:
-    """Extract the frames of a scene; `frames.json` in their folder is the record of them.
+    """Extract the frames of a scene, and write their record, `frames.json`, beside them.
 
     Args:
         scene: The scene.

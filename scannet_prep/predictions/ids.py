@@ -176,7 +176,7 @@ class IdCounts:
             agreeing, above = scores.compare_with_chance()
             # Of two that agree equally well, the one in which a network predicts all ids counts.
             rank = (agreeing, ids <= numbering.predicted | UNLABELED_IDS)
-            # A single class is no evidence: the few masks of a scene may agree by chance.
+            # A single class is not evidence: the few masks of a scene may agree by chance.
             class_count = np.count_nonzero(scores.confusion.diagonal())
             if rank > highest and above > above_declared + _MIN_GAIN * total and class_count > 1:
                 best = numbering

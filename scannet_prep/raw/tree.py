@@ -154,7 +154,7 @@ def list_raw(
         may_be_empty: Whether there may be no scene, as in a tree that holds only `tasks/`.
 
     Raises:
-        MissingFileError: `raw_dir` does not exist, or holds no scene and not `may_be_empty`.
+        MissingFileError: `raw_dir` does not exist; or it has no scene, and `may_be_empty` is false.
         FileError: A folder cannot be read.
     """
     if not raw_dir.is_dir():

@@ -1,4 +1,4 @@
-"""Summarize a place: its scenes by split, and what it is made of. No scene is read."""
+"""Summarize a place: its scenes by split, and its options. No scene is read."""
 
 from __future__ import annotations
 

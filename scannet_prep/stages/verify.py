@@ -170,7 +170,7 @@ def _check(task: CheckTask, places: tuple[Any, Any]) -> tuple[list[Finding], Cou
 
 
 def _iter_differences(here: ProcessedScene, there: ProcessedScene) -> Iterator[str]:
-    """Describe each array that differs, by its first such row in both copies; and other `meta`."""
+    """Describe each array that differs, by its first different row in both copies; then `meta`."""
     arrays = here.arrays()
     others = there.arrays()
     del arrays["meta"], others["meta"]
