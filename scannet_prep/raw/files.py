@@ -140,7 +140,7 @@ def read_raw_file(
         FileError: The file is missing, damaged, or of another kind.
     """
     if kind.content in _READERS:
-        return _READERS[kind.content](path, kind.max_bytes)
+        return _READERS[kind.content](path)
     data = read_file(path, kind.max_bytes)
     return _parse(kind, data, path)
 
@@ -317,9 +317,9 @@ _PARSERS: dict[Content, Callable[[bytes, Path], Any]] = {
     "aggregation": _parse_aggregation,
     "info": _parse_scan_info,
 }
-# Readers of path and largest size. Zip files and streams are checked piece by piece.
-_READERS: dict[Content, Callable[[Path, int], Any]] = {
+# Readers of a path. Zip files and streams are checked piece by piece, whatever their size.
+_READERS: dict[Content, Callable[[Path], Any]] = {
     "label map": read_label_map,
     "zip": check_zip,
-    "sensor stream": lambda path, _: check_sensor_stream(path),
+    "sensor stream": check_sensor_stream,
 }

@@ -30,8 +30,6 @@ from scannet_prep.base.images import decode_color
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.raw.jpeg import check_jpeg
 
-# No file of the release is larger.
-_MAX_FILE_BYTES = 1 << 40
 # A raw colour image of 1296 x 968 has 3.8 MB.
 _MAX_IMAGE_BYTES = 1 << 26
 _VERSION = 4
@@ -232,7 +230,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         with ExitStack() as stack:
-            self._file = stack.enter_context(open_file(self.path, _MAX_FILE_BYTES))
+            self._file = stack.enter_context(open_file(self.path))
             self.size_bytes = os.fstat(self._file.fileno()).st_size
             header, frames_offset = self._read_header()
             frame_count = int(header["frame_count"])

@@ -13,7 +13,6 @@ from scannet_prep.base.files import open_file
 from scannet_prep.errors import FileError
 
 _PIECE_BYTES = 1 << 20
-_MAX_BYTES = 1 << 40
 # Each entry of the directory begins with this.
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 # RuntimeError is raised for encrypted members. It includes NotImplementedError, which is raised for
@@ -22,16 +21,13 @@ _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, Valu
 
 
 @contextmanager
-def open_zip(
-    path: Path,
-    max_bytes: int = _MAX_BYTES,
-) -> Iterator[zipfile.ZipFile]:
-    """Open a zip file of at most `max_bytes`.
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file.
 
     Raises:
         FileError: It cannot be read, its directory is damaged, or it has no members.
     """
-    with open_file(path, max_bytes) as raw_file:
+    with open_file(path) as raw_file:
         file = io.BufferedReader(raw_file, _PIECE_BYTES)
         try:
             archive = zipfile.ZipFile(file)
@@ -74,16 +70,13 @@ def read_member(
         raise FileError(path, f"{name!r} in it is damaged: {error}") from None
 
 
-def check_zip(
-    path: Path,
-    max_bytes: int = _MAX_BYTES,
-) -> None:
-    """Decompress every member of a zip file of at most `max_bytes`, and compare it with its CRC-32.
+def check_zip(path: Path) -> None:
+    """Decompress every member of a zip file, and compare it with its CRC-32.
 
     Raises:
         FileError: The directory at the end, or a member, is damaged; or there are no members.
     """
-    with open_zip(path, max_bytes) as archive:
+    with open_zip(path) as archive:
         for member in archive.infolist():
             try:
                 # At its end, zipfile compares the CRC-32.

@@ -71,7 +71,7 @@ def builtin_label_map() -> LabelMap:
     return LabelMap("the built-in label map", _parse_rows(asset.read_text(encoding="utf-8")))
 
 
-def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap:
+def read_label_map(path: Path) -> LabelMap:
     """Read a copy of `scannetv2-labels.combined.tsv`.
 
     Only the columns `raw_category`, `id` and `nyu40id` are used. They are found by name, because
@@ -81,7 +81,7 @@ def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap
         MissingFileError: There is no such file.
         FileError: The file is not such a table, has no rows, or contradicts itself.
     """
-    text = read_text(path, max_bytes)
+    text = read_text(path, LABEL_MAP.max_bytes)
     try:
         return LabelMap(str(path), _parse_rows(text))
     except ContentError as error:
