@@ -129,20 +129,15 @@ def add_selection_arguments(parser: CommandParser) -> None:
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 
 
-def add_task_arguments(parser: Container, place: str) -> None:
-    """Add the options that describe predictions: their task and their label set.
-
-    Args:
-        parser: The parser, or a group of it.
-        place: The name of the argument whose label set is the default.
-    """
+def add_task_arguments(parser: Container) -> None:
+    """Add the options that describe predictions: their task and their label set."""
     parser.add_argument(
         "--task",
         choices=("semantic", "instance"),
         default="semantic",
         help="kind of the predictions (default: semantic)",
     )
-    add_label_set_argument(parser, f"label set of the predictions (default: that of {place})")
+    add_label_set_argument(parser, "label set of the predictions (default: that of PLACE)")
 
 
 def add_label_set_argument(parser: Container, text: str) -> None:

@@ -87,7 +87,7 @@ def add_prediction_arguments(parser: shared.CommandParser, role_of_scenes: str) 
         default="data/processed",
         text=f"{role_of_scenes}: a processed folder, or an archive of it",
     )
-    shared.add_task_arguments(parser, "PLACE")
+    shared.add_task_arguments(parser)
     parser.add_argument(
         "--force",
         action="store_true",

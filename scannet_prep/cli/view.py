@@ -84,7 +84,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="folder with one prediction per scene, in the forms that evaluate reads; "
         "twice to compare two predictions",
     )
-    shared.add_task_arguments(parser, "PLACE")
+    shared.add_task_arguments(parser)
     parser.add_argument(
         "-o",
         "--output",

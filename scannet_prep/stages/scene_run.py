@@ -89,9 +89,9 @@ class Stage:
             temporary names of its files or folders, by final name, and its entry.
         read: Reads the manifest of a folder; an empty one if it has none.
         write: Writes the manifest of a folder, if it has changed.
+        finish: Called with plan and manifest when all tasks are done; returns remarks.
         find_outdated: Lists files and folders that are removed once a scene is settled, such as
             earlier versions of it, by its task and its outcome.
-        finish: Called with plan and manifest when all tasks are done; returns remarks.
         subfolders: The folders in which a killed run may have left temporary files, beside the
             output folder itself; None for all. Others may belong to other programs, and be large.
     """
@@ -100,8 +100,8 @@ class Stage:
     make: Callable[[Any, Any], tuple[Mapping[Path, Path], Any]]
     read: Callable[[Path], Any]
     write: Callable[[Path, Any], None]
+    finish: Callable[[Any, Any], Sequence[Finding]]
     find_outdated: Callable[[Any, Any], Iterable[Path]] = lambda *_: ()
-    finish: Callable[[Any, Any], Sequence[Finding]] = lambda *_: ()
     subfolders: frozenset[str] | None = None
 
 
@@ -133,8 +133,8 @@ class RunPlan:
     head: Any
     tasks: Sequence[Any]
     kept: Sequence[str]
-    findings: Sequence[Finding] = ()
-    has_all: bool = False
+    findings: Sequence[Finding]
+    has_all: bool
     needed_bytes: int = 0
 
     @property

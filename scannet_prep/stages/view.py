@@ -57,8 +57,8 @@ class Viewing:
     scene_ids: tuple[str, ...]
     predictions: tuple[Predictions, ...]
     label_set: LabelSet
-    color: str = ""
-    beside: str = ""
+    color: str
+    beside: str
 
     def load(self, scene_id: str) -> ViewedScene:
         """Read one of the scenes and its predictions, and check them.
