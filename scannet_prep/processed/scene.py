@@ -44,9 +44,9 @@ _LAYOUTS = {
     "axis_alignment": ("<f8", "44"),
 }
 _OPTIONAL_ARRAYS = {"segments", "faces"}
-# Fields of `ProcessedScene` that have other names than their arrays in the file, by array. `labels`
-# in the file are train ids + 1, but `ProcessedScene.labels` returns train ids.
-_FIELDS = {"labels": "stored_labels"}
+# The field of `ProcessedScene` for the array `labels` of the file, which are train ids + 1: its
+# `labels` are train ids.
+_STORED_LABELS = "stored_labels"
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
 
 
@@ -225,7 +225,7 @@ class ProcessedScene:
         """Return the arrays by key, in the order of the file, with `meta` as an array of text."""
         arrays: dict[str, NDArray[Any]] = {}
         for key in _LAYOUTS:
-            array = getattr(self, _FIELDS.get(key, key))
+            array = getattr(self, _STORED_LABELS if key == "labels" else key)
             if array is not None:
                 arrays[key] = array
         text = json.dumps(self.meta.to_json(), separators=(",", ":"))
@@ -279,11 +279,8 @@ def parse_processed(reader: NpzReader) -> ProcessedScene:
     problem = _find_structural_problem(arrays)
     if problem:
         raise FileError(reader.path, problem, HINT_DAMAGED)
-    fields: dict[str, Any] = {}
-    for key, array in arrays.items():
-        name = _FIELDS.get(key, key)
-        fields[name] = array
-    return ProcessedScene(**fields, meta=meta)
+    arrays[_STORED_LABELS] = arrays.pop("labels")
+    return ProcessedScene(**arrays, meta=meta)
 
 
 _META_DECODER = msgspec.json.Decoder(SceneMeta)
