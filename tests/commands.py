@@ -220,10 +220,10 @@ def run_on_terminal(words, columns=100, typed=""):
     return outcome.status, outcome.stdout
 
 
-def start_command(*words, before=(), command=COMMAND, **options):
-    """Start the command in a new session; `before` are the words of a program that starts it."""
+def start_command(*words, command=COMMAND, **options):
+    """Start the command in a new session."""
     return subprocess.Popen(
-        [*before, *command, *map(str, words)],
+        [*command, *map(str, words)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

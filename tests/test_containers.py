@@ -1,57 +1,15 @@
-"""The command in containers: signals to process 1, users without a home, limits of the system."""
+"""The command in containers: users without a home, and limits of the system."""
 
 import os
-import re
-import shutil
-import signal
-import time
 from argparse import Namespace
 from pathlib import Path
 
-import pytest
-from commands import digests, is_running, run_command, run_words, start_command, succeed, write_tree
+from commands import run_command, succeed, write_tree
 
 from scannet_prep.base.machine import find_core_limits, find_memory_limits
 from scannet_prep.cli.arguments import jobs_from
 
 GIB = 1 << 30
-NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-if os.geteuid() != 0:
-    NAMESPACE[1:1] = ["--user", "--map-root-user"]
-
-
-def has_process_namespaces():
-    return shutil.which("unshare") and run_words(*NAMESPACE, "sh", "-c", "echo $$").stdout == "1\n"
-
-
-def children_of(pid):
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def test_sigterm_ends_process_one_and_its_workers_and_the_next_run_continues(
-    whole_dir, raw_dir, tmp_path
-):
-    if not has_process_namespaces():
-        pytest.skip("this machine has no process namespaces (unshare --pid)")
-    out_dir = tmp_path / "out"
-    words = ("process", str(raw_dir), "-o", str(out_dir))
-    outer = start_command(*words, "--jobs", "2", before=NAMESPACE)
-    while not (out_dir / "manifest.json").exists():
-        assert outer.poll() is None, outer.communicate()
-        time.sleep(0.001)
-    (first,) = children_of(outer.pid)
-    status_text = Path(f"/proc/{first}/status").read_text()
-    assert re.search(r"^NSpid:\s+\d+\s+1$", status_text, re.MULTILINE)
-    workers = children_of(first)
-
-    os.kill(first, signal.SIGTERM)  # as `docker stop` does
-    stdout, stderr = outer.communicate(timeout=120)
-
-    assert (outer.returncode, stdout) == (130, "")
-    assert stderr.splitlines()[-1] == "interrupted: run the same command again"
-    assert [pid for pid in workers if is_running(pid)] == []
-    succeed(*words)
-    assert digests(out_dir) == digests(whole_dir / "processed")
 
 
 def test_user_without_home_and_terminal_gets_plain_lines_and_an_intact_archive(raw_dir, tmp_path):

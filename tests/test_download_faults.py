@@ -8,12 +8,11 @@ import gc
 import itertools
 import os
 import random
-import resource
 import threading
 import time
 
 import pytest
-from commands import SCENES, digests, limited
+from commands import SCENES, digests
 from release_server import (
     LABEL_MAP_URL_PATH,
     MESH,
@@ -44,7 +43,7 @@ from release_server import (
     scene_url_path,
 )
 
-from scannet_prep.errors import DiskFullError, TransferError
+from scannet_prep.errors import TransferError
 from scannet_prep.raw.lock import check_file, read_tree_lock
 from scannet_prep.release.files import KINDS
 from scannet_prep.remote import http
@@ -316,13 +315,6 @@ def test_redirection_to_a_mirror_is_followed_but_not_to_a_dead_one(release_dir, 
         report = fetch(server, tmp_path)
     assert failed_names(report) == [f"{scene_id}.txt" for scene_id in SCENES]
     assert "cannot be reached: [Errno 111] Connection refused" in report.failures[0].message
-
-
-def test_full_disk_ends_the_run_and_the_next_run_continues(server, tmp_path):
-    with limited(resource.RLIMIT_FSIZE, 30_000), pytest.raises(DiskFullError):
-        fetch(server, tmp_path)
-    assert read_tree_lock(tmp_path).keys() == finished(tmp_path).keys()
-    fetch_whole(server, tmp_path)
 
 
 def test_body_larger_than_any_file_of_its_kind_is_broken_off(server, tmp_path):

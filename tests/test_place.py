@@ -83,14 +83,6 @@ def test_folder_archive_and_raw_tree_hold_the_same_scenes(root):
             assert data == folder.open_arrays(scene_id).data
 
 
-def test_place_has_the_scenes_with_which_it_was_opened(out_dir):
-    place = open_processed(out_dir)
-    (out_dir / "manifest.json").unlink()
-
-    assert [*place.manifest.scenes] == [*place.scenes] == [*SCENES]
-    assert place.verify(TRAIN) == []
-
-
 def test_file_in_the_wrong_place_is_refused(out_dir, whole_dir, tmp_path):
     place = open_processed(out_dir)
     path = place.file_path(VAL)

@@ -29,7 +29,6 @@ from commands import (
 )
 
 from scannet_prep import ScanNet
-from scannet_prep.base import files
 from scannet_prep.errors import FileError
 from scannet_prep.source.place import open_place
 
@@ -217,19 +216,6 @@ def test_folder_of_a_run_that_stopped_is_refused_until_it_is_complete(
         ScanNet(out_dir, split="val")
     assert unpack(archive, "-o", out_dir).status == 0
     assert read_tree(out_dir) == read_tree(whole_dir / "processed")
-
-
-def test_lack_of_space_is_found_first_unless_all_scenes_are_there(
-    packed_dir, out_dir, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(files, "RESERVE_BYTES", 1 << 60)
-    archive = packed_dir / "processed.tar.zst"
-    for words in (
-        ("unpack", archive, "-o", tmp_path / "new"),
-        ("pack", out_dir, "-o", "a.tar.zst"),
-    ):
-        assert "hint: free some space" in run_main(*words, cwd=tmp_path).stderr
-    assert unpack_file(archive, "-o", out_dir).status == 0
 
 
 def test_run_that_waits_for_a_scene_can_be_ended(packed_dir, tmp_path):
