@@ -91,6 +91,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
         )
 
 
+def note(message: str, subject: str = "", scene_id: str = "") -> Finding:
+    """Make a remark."""
+    return Finding(message=message, subject=subject, scene_id=scene_id, severity="note")
+
+
 _sort_key = attrgetter("severity", "scene_id", "subject")
 
 

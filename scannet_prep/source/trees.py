@@ -13,7 +13,7 @@ import numpy as np
 
 from scannet_prep.archive.writing import FileGroup
 from scannet_prep.base.files import Fingerprint
-from scannet_prep.base.findings import Finding
+from scannet_prep.base.findings import Finding, note
 from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.frames.folder import RECORD_NAME, SceneFrames, find_scenes
 from scannet_prep.processed.make_scene import process_scene
@@ -145,12 +145,12 @@ class RawTree(ReadablePlace):
             message = (
                 f"{LOCK_NAME} records absent scenes: {len(absent):,}, such as {min(absent).name}"
             )
-            findings.append(Finding(message=message, subject=self.name, severity="note"))
+            findings.append(note(message, self.name))
         for kind, path in self._listing.shared.items():
             findings += _attempt("", read_raw_file, kind, path)
         if self._raw_scenes and not self._is_for_segmentation:
             message = "no scene has a mesh or an annotation: only the existing files are checked"
-            findings.append(Finding(message=message, subject=self.name, severity="note"))
+            findings.append(note(message, self.name))
         return findings
 
     def _check_label_map(self) -> None:
@@ -273,7 +273,7 @@ def _judge(scene: RawScene, processed: ProcessedScene) -> Iterator[Finding]:
         if is_doubt or (is_missing and is_of_release):
             faults.append(warning.fault)
         else:
-            yield Finding(message=warning.text, subject=folder, scene_id=scene_id, severity="note")
+            yield note(warning.text, folder, scene_id)
     # If the labels are from labels.ply: each of them comes from a group.
     count = np.count_nonzero((processed.nyu40_ids > 0) & (processed.instances < 0))
     if meta.groups and count:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scannet_prep.base.files import have_sizes, read_file, write_if_changed, write_temporary
-from scannet_prep.base.findings import Finding
+from scannet_prep.base.findings import Finding, note
 from scannet_prep.base.json import parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, MissingFileError, UsageError
@@ -221,7 +221,7 @@ def _select(
             notes.append(f"left out: test scenes have no {needs}")
     if not selected:
         raise UsageError("; ".join([f"{place.name}: nothing to export", *notes]))
-    return selected[: selection.limit], [Finding(message=note, severity="note") for note in notes]
+    return selected[: selection.limit], [*map(note, notes)]
 
 
 def _find_reason(out_dir: Path, entry: ExportEntry | None, crc32: str) -> str:

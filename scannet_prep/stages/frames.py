@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from scannet_prep.base.files import Fingerprint
-from scannet_prep.base.findings import Finding
+from scannet_prep.base.findings import Finding, note
 from scannet_prep.base.json import encode_json
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
@@ -179,10 +179,10 @@ def plan(
         if {*chosen.contents} - chosen.name_files("", task.split).keys()
     ]
     if without_labels:
-        findings.append(_note(f"test scenes have no 2D labels: {list_some(without_labels)}"))
+        findings.append(note(f"test scenes have no 2D labels: {list_some(without_labels)}"))
     left_out = sorted(listing.scenes.keys() - available)
     if left_out:
-        findings.append(_note(f"left out, because they have no .sens: {list_some(left_out)}"))
+        findings.append(note(f"left out, because they have no .sens: {list_some(left_out)}"))
     return RunPlan(
         stage=_FETCHING if base_url else _STAGE,
         source=hide_secrets(base_url) or raw_dir,
@@ -303,11 +303,7 @@ def _describe(selected: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Findin
     """Count the frames of all scenes, and those without tracking."""
     frames = sum(len(numbers) for numbers, _ in selected)
     lost = sum(len(numbers) for _, numbers in selected)
-    return _note(f"{count_of(frames, 'frame')}; without tracking: {lost:,}, listed in frames.json")
-
-
-def _note(message: str) -> Finding:
-    return Finding(message=message, severity="note")
+    return note(f"{count_of(frames, 'frame')}; without tracking: {lost:,}, listed in frames.json")
 
 
 def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Path], FramesRecord]:
@@ -385,7 +381,7 @@ def _finish(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
     notes = [_describe([(record.frames, record.lost) for record in records])]
     without_depth = sum(len(record.without_depth) for record in records)
     if without_depth:
-        notes.append(_note(f"frames without any depth: {without_depth:,}, listed in frames.json"))
+        notes.append(note(f"frames without any depth: {without_depth:,}, listed in frames.json"))
     return notes
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from scannet_prep.base.files import Fingerprint, write_temporary
-from scannet_prep.base.findings import Finding
+from scannet_prep.base.findings import Finding, note
 from scannet_prep.base.text import list_some
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import FileError, UsageError
@@ -179,7 +179,7 @@ def _note_gone(scene_ids: list[str], out_dir: Path, difference: str) -> Finding:
     fault = f"raw files are gone or cannot be used: {list_some(scene_ids)}"
     if difference:
         raise UsageError(f"{out_dir}: {difference}, but {fault}", _HINT_FOLDER)
-    return Finding(message=f"kept, although their {fault}", severity="note")
+    return note(f"kept, although their {fault}")
 
 
 def _estimate_bytes(tasks: Iterable[SceneTask], options: ProcessOptions) -> int:
@@ -203,7 +203,7 @@ def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[Finding]:
         return []
     if is_strict:
         raise FileError(label_map.source, difference, _HINT_LABEL_MAP)
-    return [Finding(message=difference, subject=label_map.source, severity="note")]
+    return [note(difference, label_map.source)]
 
 
 def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessContext) -> str:
@@ -285,10 +285,7 @@ def _find_outdated(task: SceneTask, outcome: object) -> set[Path]:
 
 def _describe_warnings(_: object, manifest: Manifest) -> list[Finding]:
     """Describe the oddities of the raw files, each once."""
-    return [
-        Finding(message=f"{text} ({list_some(scenes)})", severity="note")
-        for text, scenes in manifest.summarize_warnings()
-    ]
+    return [note(f"{text} ({list_some(scenes)})") for text, scenes in manifest.summarize_warnings()]
 
 
 _STAGE = Stage(

@@ -30,7 +30,7 @@ from scannet_prep.base.files import (
     write_if_changed,
     writing,
 )
-from scannet_prep.base.findings import Finding
+from scannet_prep.base.findings import Finding, note
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import list_some
 from scannet_prep.base.workers import run_tasks
@@ -294,8 +294,7 @@ class _RunState:
         """Name the scenes of earlier runs that stay, although the source lacks them."""
         others = self._scenes.keys() - {*self.made, *self._plan.kept, *self._failures}
         if others and self._plan.has_all:
-            message = f"kept, although not in {self._plan.source}: {list_some(sorted(others))}"
-            yield Finding(message=message, severity="note")
+            yield note(f"kept, although not in {self._plan.source}: {list_some(sorted(others))}")
 
     def save(self) -> None:
         """Write the manifest and `failed.txt`, if they have changed."""
