@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scannet_prep.archive.format import Archive, find_owner, open_archive
 from scannet_prep.base.files import Fingerprint, expand_home, have_sizes, read_file
 from scannet_prep.base.images import decode_color, decode_gray
-from scannet_prep.base.json import Count, encode_json, parse_record
+from scannet_prep.base.json import Count, parse_record
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, MissingFileError, UnknownSceneError, UsageError
 from scannet_prep.frames.options import FrameContent, FrameOptions
@@ -32,9 +32,7 @@ _HINT_DAMAGED = (
 )
 
 
-class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
-    msgspec.Struct, frozen=True, eq=False, tag_field="kind", tag="scannet_prep frames"
-):
+class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet_prep frames"):
     """The frames of one scene.
 
     Attributes:
@@ -72,10 +70,6 @@ class FramesRecord(  # noqa: PLW1641 - nobody needs a set of records
     def __post_init__(self) -> None:
         """Check that each frame has a pose."""
         self.read_poses()
-
-    def __eq__(self, other: object) -> bool:
-        """Whether their files have the same content."""
-        return encode_json(self) == encode_json(other)
 
     def read_poses(self) -> NDArray[np.float32]:
         """Return the poses of the extracted frames, float32 (N, 4, 4), scan <- camera, metres."""

@@ -31,6 +31,7 @@ from scannet_prep.base.files import (
     writing,
 )
 from scannet_prep.base.findings import Finding, note
+from scannet_prep.base.json import encode_json
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import list_some
 from scannet_prep.base.workers import run_tasks
@@ -190,7 +191,8 @@ def run(
     out_dir = plan.out_dir
     make_directory(out_dir)
     with run_lock(out_dir):
-        if plan.stage.read(out_dir) != plan.before:
+        # As text, because arrays in them cannot be compared.
+        if encode_json(plan.stage.read(out_dir)) != encode_json(plan.before):
             raise OutputError(f"{out_dir}: another run has changed it", _HINT_CHANGED)
         record = _RunState(plan)
         if plan.tasks:
