@@ -331,7 +331,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
                 head = self.read_at(offset, _FRAME_HEAD.itemsize)
                 image_bytes = _IMAGE_SIZES.unpack(head)
                 end += sum(image_bytes)
-            if end > self.size_bytes or max(image_bytes) > _MAX_IMAGE_BYTES:
+            if end > self.size_bytes:
                 raise FileError(
                     self.path,
                     f"is truncated or damaged within frame {number} of {frame_count}, "
