@@ -181,29 +181,32 @@ def read_points(path):
 
 
 def read_colmap(out_dir):
-    """Read a model as 3DGS and gsplat do: each image has two lines, pixels begin at 0."""
+    """Read a model as 3DGS and gsplat do: it is binary, as in gsplat 1.5, and pixels begin at 0."""
     folder = out_dir / TRAIN
-    index, model, *numbers = (folder / "sparse/0/cameras.txt").read_text().split()
-    width, height, fx, fy, cx, cy = map(float, numbers)
-    assert (index, model, (width, height)) == ("1", "PINHOLE", COLOR_SIZE)
+    cameras, images, points = (
+        (folder / f"sparse/0/{name}.bin").read_bytes() for name in ("cameras", "images", "points3D")
+    )
+    *head, fx, fy, cx, cy = struct.unpack("<QIiQQ4d", cameras)
+    assert head == [1, 1, 1, *COLOR_SIZE]
     intrinsic = make_intrinsic(fx, fy, cx - 0.5, cy - 0.5)
-    lines = (folder / "sparse/0/images.txt").read_text().splitlines()
-    assert set(lines[1::2]) == {""}
-    for index, line in enumerate(lines[::2], start=1):
-        image_index, *numbers, camera, name = line.split()
-        assert (image_index, camera) == (str(index), "1")
+    assert images[:8] == struct.pack("<Q", len(NUMBERS))
+    for index, row in enumerate(struct.iter_unpack("<I7dI11sQ", images[8:]), start=1):
+        image_index, *numbers, camera, name, count = row
+        assert (image_index, camera, name[6:], count) == (index, 1, b".jpg\0", 0)
         pose = np.eye(4)
-        pose[:3, :3] = rotation_from([*map(float, numbers[:4])])
-        pose[:3, 3] = [*map(float, numbers[4:])]
+        pose[:3, :3] = rotation_from(numbers[:4])
+        pose[:3, 3] = numbers[4:]
         assert np.abs(pose[:3, :3] @ pose[:3, :3].T - np.eye(3)).max() < 1e-6
-        number = int(name.removesuffix(".jpg"))
-        yield load(folder / "images" / name), number, intrinsic, pose
-        yield load(folder / "depths" / name.replace("jpg", "png")), number, intrinsic, pose
-    points = np.loadtxt(folder / "sparse/0/points3D.txt")
+        number = int(name[:6])
+        yield load(folder / f"images/{number:06}.jpg"), number, intrinsic, pose
+        yield load(folder / f"depths/{number:06}.png"), number, intrinsic, pose
     stored = read_points(folder / "sparse/0/points3D.ply")
-    assert points.shape == (len(stored), 8)
-    assert points[:, 1] == pytest.approx(stored["x"])
-    assert np.array_equal(points[:, 6], stored["blue"])
+    # Index, place, colour, error; and how many images have matched it.
+    rows = [
+        struct.pack("<Q3d3B16x", index, *[*point][:6])
+        for index, point in enumerate(stored, start=1)
+    ]
+    assert points == struct.pack("<Q", len(rows)) + b"".join(rows)
 
 
 def read_nerfstudio(out_dir):

@@ -11,6 +11,7 @@ stored JPEG and PNG images are copied.
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -47,7 +48,7 @@ from scannet_prep.frames.options import (
     Layout,
 )
 from scannet_prep.frames.projection import find_vertices, list_pixels
-from scannet_prep.frames.scene_files import SceneContents, save
+from scannet_prep.frames.scene_files import SceneContents
 from scannet_prep.raw.files import read_raw_file
 from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
@@ -173,8 +174,11 @@ def _choose_cameras(
         )
     if min(color.size) < layout.crop:
         width, height = color.size
-        problem = f"has {width} x {height} pixels of colour, too few for a square of {layout.crop}"
-        raise FileError(stream.path, problem, _HINT_SIZE)
+        raise FileError(
+            stream.path,
+            f"has {width} x {height} pixels of colour, too few for a square of {layout.crop}",
+            _HINT_SIZE,
+        )
     if layout.crop:
         color = color.cropped(layout.crop)
     if layout.aligns_depth:
@@ -288,9 +292,23 @@ def _make_label_image(
     ids = table[image]
     if ids.min() < 0:
         unknown = list_some([*map(str, np.unique(image[ids < 0]))])
-        problem = f"{name!r} in it has ScanNet ids that are not in the label map: {unknown}"
-        raise FileError(path, problem, "to extract the ids as they are stored: --label-set raw")
+        raise FileError(
+            path,
+            f"{name!r} in it has ScanNet ids that are not in the label map: {unknown}",
+            "to extract the ids as they are stored: --label-set raw",
+        )
     return ids.astype(np.uint8)
+
+
+def _save(
+    write: Callable[..., None],
+    *values: Any,  # noqa: ANN401 - of NumPy
+    **named: Any,  # noqa: ANN401 - of NumPy
+) -> bytes:
+    """Encode values with a function of NumPy that writes them into a file."""
+    file = io.BytesIO()
+    write(file, *values, **named)
+    return file.getvalue()
 
 
 # By the ending of a file.
@@ -299,11 +317,11 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     ".png": partial(encode_png, level=_PNG_LEVEL),
     ".pgm": encode_pgm,
     # As the official reader does.
-    ".txt": partial(save, np.savetxt, fmt="%f"),
+    ".txt": partial(_save, np.savetxt, fmt="%f"),
     # Depth is in metres there.
-    ".npy": lambda array: save(
+    ".npy": lambda array: _save(
         np.save, array / _MILLIMETRES if array.dtype == np.uint16 else array
     ),
-    ".npz": lambda arrays: save(np.savez, **arrays),
+    ".npz": lambda arrays: _save(np.savez, **arrays),
     ".json": encode_json,
 }

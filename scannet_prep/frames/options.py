@@ -149,14 +149,14 @@ LAYOUTS = {
             "keeps_lost": True,
         },
     ),
-    # A model of COLMAP, as 3D Gaussian splatting reads it.
+    # A model of COLMAP, as 3D Gaussian splatting reads it. gsplat 1.5 cannot read one in text.
     "colmap": Layout(
         """
         color          images/{number:06}.jpg
         depth          depths/{number:06}.png
-        colmap_camera  sparse/0/cameras.txt
-        colmap_images  sparse/0/images.txt
-        colmap_points  sparse/0/points3D.txt
+        colmap_camera  sparse/0/cameras.bin
+        colmap_images  sparse/0/images.bin
+        colmap_points  sparse/0/points3D.bin
         points         sparse/0/points3D.ply
         """,
         defaults={"contents": ("color",)},
@@ -302,14 +302,18 @@ class FrameOptions:
         contents = tuple(content for content in possible if content in chosen)
         object.__setattr__(self, "contents", contents)
         if self.label_set != "raw" and "labels" not in contents:
-            problem = f"{_describe('label_set', self.label_set)} is for images of labels"
-            raise UsageError(problem, "add labels to --with, or leave this option out")
+            raise UsageError(
+                f"{_describe('label_set', self.label_set)} is for images of labels",
+                "add labels to --with, or leave this option out",
+            )
         for name, needed in layout.fixed.items():
             value = getattr(self, name)
             if value != needed:
-                expected = _describe(name, needed)
-                problem = f"the layout {self.layout} needs {expected}, not {_describe(name, value)}"
-                raise UsageError(problem, "leave this option out, or choose another layout")
+                raise UsageError(
+                    f"the layout {self.layout} needs {_describe(name, needed)}, "
+                    f"not {_describe(name, value)}",
+                    "leave this option out, or choose another layout",
+                )
 
     @property
     def text(self) -> str:
@@ -371,8 +375,10 @@ class FrameOptions:
         chosen = listed or range(0, end, self.every)[: self.first]
         for number in chosen:
             if number >= count:
-                problem = f"has no frame {number}, only {count:,} frames"
-                raise UsageError(problem, "correct the list of --frames")
+                raise UsageError(
+                    f"has no frame {number}, only {count:,} frames",
+                    "correct the list of --frames",
+                )
         kept = [number for number in chosen if self.keeps_lost or is_tracked[number]]
         # Evenly spaced.
         kept_count = min(self.at_most or count, len(kept))

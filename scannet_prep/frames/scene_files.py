@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,22 +35,12 @@ m_calibrationDepthIntrinsic = {matrices[2]}
 m_calibrationDepthExtrinsic = {matrices[3]}
 m_frames.size = {count}
 """
-_COLMAP_CAMERA = "1 PINHOLE {w} {h} {fl_x} {fl_y} {cx} {cy}\n"
-# Index, quaternion, position, camera, name; and the points of the image: none.
-_COLMAP_IMAGE = "%d %s %s %s %s %s %s %s 1 %06d.jpg\n"
-# Index, position, colour, error; no image has matched it.
-_COLMAP_POINT = "%d %s %s %s %d %d %d 0"
-
-
-def save(
-    write: Callable[..., None],
-    *values: Any,  # noqa: ANN401 - of NumPy
-    **named: Any,  # noqa: ANN401 - of NumPy
-) -> bytes:
-    """Encode values with a function of NumPy that writes them into a file."""
-    file = io.BytesIO()
-    write(file, *values, **named)
-    return file.getvalue()
+# Index, model (1 is PINHOLE), size and parameters.
+_COLMAP_CAMERA = "<i4, <i4, <u8, <u8, <f8, <f8, <f8, <f8"
+# Index, quaternion, position, camera, name; and the number of the points of the image.
+_COLMAP_IMAGE = "<u4, 4<f8, 3<f8, <u4, S11, <u8"
+# Index, position, colour, error; and the number of the images that have matched it.
+_COLMAP_POINT = "<u8, 3<f8, 3u1, <f8, <u8"
 
 
 class SceneContents(NamedTuple):
@@ -94,15 +82,19 @@ class SceneContents(NamedTuple):
     @property
     def colmap_camera(self) -> bytes:
         """The colour camera."""
-        return _COLMAP_CAMERA.format(**self._pinhole).encode()
+        return _encode_rows(_COLMAP_CAMERA, [1], *self._pinhole.values())
 
     @property
     def colmap_images(self) -> bytes:
         """The pose of each image."""
         poses = np.linalg.inv(self.record.read_poses().astype(np.float64))
-        quaternions = np.array([*map(_find_quaternion, poses[:, :3, :3])])
-        numbers = np.array(self.record.frames)
-        return _encode_rows(_COLMAP_IMAGE, quaternions, poses[:, :3, 3], numbers)
+        return _encode_rows(
+            _COLMAP_IMAGE,
+            [*map(_find_quaternion, poses[:, :3, :3])],
+            poses[:, :3, 3],
+            1,  # the camera of all images
+            [f"{number:06}.jpg" for number in self.record.frames],
+        )
 
     @property
     def colmap_points(self) -> bytes:
@@ -144,8 +136,11 @@ class SceneContents(NamedTuple):
             for camera in (self.color_camera, self.depth_camera)
             for matrix in (camera.intrinsic, camera.extrinsic)
         ]
-        count = len(self.record.frames)
-        return _STREAM_INFO.format(self, matrices=texts, count=count).encode()
+        return _STREAM_INFO.format(
+            self,
+            matrices=texts,
+            count=len(self.record.frames),
+        ).encode()
 
     @property
     def projections(self) -> dict[str, NDArray[Any]]:
@@ -193,7 +188,13 @@ def _read_vertices(scene: RawScene) -> tuple[NDArray[np.float32], NDArray[np.uin
     return processed.points, processed.colors
 
 
-def _encode_rows(form: str, *columns: NDArray[Any]) -> bytes:
-    """Encode rows of text, each with its number in front, from 1."""
-    numbers = np.arange(1, len(columns[0]) + 1)
-    return save(np.savetxt, np.column_stack([numbers, *columns]), form)
+def _encode_rows(form: str, *columns: Any) -> bytes:  # noqa: ANN401 - arrays, or one value
+    """Encode the count of rows; then rows, each with its number in front, from 1.
+
+    Columns at the end that are not given are 0.
+    """
+    rows = np.zeros(len(columns[0]), form)
+    rows["f0"] = np.arange(len(rows)) + 1
+    for index, column in enumerate(columns, start=1):
+        rows[f"f{index}"] = column
+    return len(rows).to_bytes(8, "little") + rows.tobytes()

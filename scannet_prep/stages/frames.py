@@ -207,8 +207,11 @@ def _read_frame_list(path: Path) -> FrameList:
     frames = defaultdict[str, set[int]](set)
     for line in read_scene_list(path):
         if not _LISTED.fullmatch(line):
-            problem = f"{line!r:.80} is not a scene and numbers of frames"
-            raise FileError(path, problem, "a line looks like: scene0707_00 15 30")
+            raise FileError(
+                path,
+                f"{line!r:.80} is not a scene and numbers of frames",
+                "a line looks like: scene0707_00 15 30",
+            )
         scene_id, *numbers = line.split()
         frames[scene_id].update(map(int, numbers))
     return {name: sorted(numbers) for name, numbers in sorted(frames.items())}
@@ -265,8 +268,10 @@ def _choose_options(
         chosen = replace(chosen, label_map=label_map.digest)
     for scene_id, record in before.scenes.items():
         if record.options != chosen:
-            problem = f"{out_dir}: {scene_id} has frames with other options: {record.options.text}"
-            raise UsageError(problem, _HINT_FOLDER)
+            raise UsageError(
+                f"{out_dir}: {scene_id} has frames with other options: {record.options.text}",
+                _HINT_FOLDER,
+            )
     return chosen
 
 
