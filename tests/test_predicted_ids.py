@@ -41,13 +41,13 @@ def to_ids(numbering, train_ids):
 
 def make_scene(label_set, train_ids):
     """Make the raw ids of vertices whose train ids in a label set are given, -1 for unlabeled."""
-    rows = builtin_label_map().rows.values()
     ids = {0: (0, 0)}
-    for scannet_id, nyu40_id in rows:
-        ids.setdefault(nyu40_id if label_set == SCANNET20 else scannet_id, (scannet_id, nyu40_id))
+    # ScanNet id and nyu40 id.
+    for row in builtin_label_map().rows.values():
+        ids.setdefault(row[label_set == SCANNET20], row)
     raw_ids = np.append(label_set.ids, 0)[train_ids]
-    pairs = np.array([ids[number] for number in raw_ids.tolist()])
-    return SimpleNamespace(scannet_ids=pairs[:, 0], nyu40_ids=pairs[:, 1])
+    scannet_ids, nyu40_ids = np.array([ids[number] for number in raw_ids.tolist()]).T
+    return SimpleNamespace(scannet_ids=scannet_ids, nyu40_ids=nyu40_ids)
 
 
 def declared_numbering(label_set, task, is_raw):
@@ -163,6 +163,8 @@ def test_ids_that_are_no_class_are_refused_with_their_number():
         "7 of 50,000 predicted ids are not classes (ScanNet20 train ids): -100, 5003",
         "check which ids the predictions contain",
     )
+    # A numbering that lacks some of them has no conversion.
+    assert check(SCANNET20, predicted + 1, scene, "semantic")[1].startswith("check which ids")
     # Some submitted vertices may be unlabeled, but not more than are wall.
     predicted[:7] = -1
     assert check(SCANNET20, predicted, None, "semantic") == ACCEPTED
@@ -198,10 +200,15 @@ def test_network_that_knows_few_of_200_classes_tells_its_numbering():
     predicted = np.where(np.isin(truth, known), truth, known)
     problem, _ = check(SCANNET200, predicted - 1, scene, "instance")
     assert problem.endswith("as ScanNet200 train ids - 1")
-    # As in ISBNet, a chair is 2, and not 1.
-    problem, _ = check(SCANNET200, np.where(predicted == 1, 2, predicted), scene, "instance")
+    # As in ISBNet, a chair is 2, and not 1. Two of five masks have the right class.
+    predicted[800:] = 3
+    swapped = np.where(predicted == 1, 2, predicted)
+    problem, _ = check(SCANNET200, swapped, scene, "instance")
     assert problem.endswith("classes with wall and floor first")
-    ids = np.array(SCANNET200.ids)[predicted]
+    ids = np.array(SCANNET200.ids)
+    problem, _ = check(SCANNET200, ids[swapped], scene, "instance", is_raw=True)
+    assert problem.endswith("as ScanNet ids with chair and floor swapped")
+    ids = ids[predicted]
     ids[0] = 0
     assert check(SCANNET200, ids, scene, "instance", is_raw=True) == ACCEPTED
     # One of these ids is not a class of ScanNet20.

@@ -27,7 +27,7 @@ from scannet_prep.processed.scene import ProcessedScene, read_train_ids
 
 # Another numbering agrees far better with the ground truth if many more vertices agree, and the
 # number above chance is larger by more than this share of the annotated vertices.
-_MIN_GAIN = 0.05
+_MIN_GAIN = 0.02
 # One of this many vertices is compared with the ground truth.
 _VERTEX_STEP = 16
 
@@ -123,7 +123,8 @@ class IdCounts:
         if is_forced or not problem:
             return problem
         hint = "check which ids the predictions contain"
-        if best != declared:
+        # A conversion of other ids would fail, or hide that they are not classes.
+        if best != declared and ids <= best.train_ids.keys() | UNLABELED_IDS:
             hint = f"the ids are probably {best.name}: {best.conversion}"
         if is_submission:
             hint += "; `scannet-prep evaluate`, with predictions of val, finds the numbering"

@@ -5,10 +5,11 @@
     train ids                0..K-1, the index in the label set: what arrays should hold
     wall and floor first     0..K-1, as in ISBNet; in ScanNet20, these are the train ids
     train ids - 1            0 was removed, although it is a class
+    chair and floor swapped  ScanNet ids in their order, given to classes with wall and floor first
     classes of instances + 1 1..K-2, counted without wall and floor; 0 is for none
     classes of instances     0..K-3, as in SoftGroup and SPFormer
 
-The first five are in use for both tasks, the last two for instances only.
+The last two are in use for instances only, the others for both tasks.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         name = f"{each.name} train ids"
         classes = predicted = tuple(range(len(each)))
         things = f"scannet_prep.{each.name.upper()}.things"
+        # Wall and floor first: these two are the classes that are not things.
+        order = sorted(classes, key=each.things.__contains__)
         # In the tables of the conversions, everything else is -1: also 255, and -1, which leads to
         # the last entry.
         rows = [
@@ -86,8 +89,7 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
             ),
             (
                 f"{each.name} classes with wall and floor first",
-                # These two are the classes that are not things.
-                enumerate(sorted(classes, key=each.things.__contains__)),
+                enumerate(order),
                 (
                     f"np.pad([0, {each['floor'].train_id}, *{things}], (0, 256), "
                     f"constant_values=-1)[ids] as {arrays}"
@@ -99,6 +101,14 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
                 f"np.pad(range({len(each)}), (0, 256), constant_values=-1)[ids + 1] as {arrays}",
             ),
         ]
+        if each == SCANNET200:
+            rows.append(
+                (
+                    "ScanNet ids with chair and floor swapped",
+                    zip(each.ids, order, strict=True),
+                    "ids + (ids == 2) - (ids == 3) as .txt",
+                )
+            )
         if task == "instance":
             predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
