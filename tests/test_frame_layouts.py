@@ -4,7 +4,6 @@ Each image shows a dot where a known point is. The reading code of each program,
 it expects, gives images and cameras: the point must be projected onto the dot.
 """
 
-import io
 import json
 import shutil
 import struct
@@ -14,8 +13,9 @@ import pytest
 from commands import TEST, TRAIN, VAL, extract, patch, raw_file, run_main, succeed
 from PIL import Image
 from plyfile import PlyData
-from tiny import LOST, encode_stream, make_intrinsic
+from tiny import LOST, encode_stream, make_intrinsic, make_pose
 
+from scannet_prep.base.images import encode_jpeg
 from scannet_prep.errors import FileError
 from scannet_prep.frames import FrameFolder
 from scannet_prep.synthetic import write_release
@@ -38,16 +38,6 @@ def rotation_from(quaternion):
     return np.eye(3) + 2 * w * cross + 2 * cross @ cross
 
 
-def make_pose(number):
-    """Make a pose with any rotation."""
-    rng = np.random.default_rng(100 + number)
-    quaternion = rng.normal(size=4)
-    pose = np.eye(4)
-    pose[:3, :3] = rotation_from(quaternion / np.linalg.norm(quaternion))
-    pose[:3, 3] = rng.uniform(-3, 3, 3)
-    return pose.astype(np.float32)
-
-
 POSES = [LOST if number == LOST_NUMBER else make_pose(number) for number in range(COUNT)]
 # In the frame of the scan.
 WORLD = [(pose @ [*point, 1])[:3] for pose, point in zip(POSES, POINTS, strict=True)]
@@ -62,12 +52,10 @@ def draw_dot(point, intrinsic, size):
 
 def make_frame(number, color=(COLOR_SIZE, COLOR_INTRINSIC), depth=(DEPTH_SIZE, DEPTH_INTRINSIC)):
     dot = draw_dot(POINTS[number], *reversed(color))
-    file = io.BytesIO()
-    image = np.repeat((255 * dot).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
-    Image.fromarray(image).save(file, "JPEG", quality=98)
+    jpeg = encode_jpeg(np.repeat((255 * dot).astype(np.uint8)[:, :, np.newaxis], 3, axis=2))
     is_near = draw_dot(POINTS[number], *reversed(depth)) > 0.3
     image = (is_near * POINTS[number, 2] * 1000).astype(np.uint16)
-    return POSES[number], file.getvalue(), image
+    return POSES[number], jpeg, image
 
 
 @pytest.fixture(scope="module")

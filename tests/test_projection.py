@@ -42,10 +42,10 @@ def project_point(world_to_camera, point, depth, tolerance, margin, relative):
     [(None, 0.05, 0, False), (DEPTH, 2, 3, False), (DEPTH, 0.5, 1, True)],
 )
 def test_pixels_and_visibility_equal_those_of_loops(depth, tolerance, margin, relative):
-    world_to_camera = np.linalg.inv(make_pose(1).astype(np.float64))
+    world_to_camera = np.linalg.inv(make_pose(5).astype(np.float64))
     rest = (depth, tolerance, margin)
     expected = [project_point(world_to_camera, point, *rest, relative) for point in POINTS]
-    view = (make_pose(1), INTRINSIC[:3, :3] if relative else INTRINSIC, SIZE)
+    view = (make_pose(5), INTRINSIC[:3, :3] if relative else INTRINSIC, SIZE)
     pixels, visible = project(POINTS, *view, *rest, relative=relative)
     assert pixels.dtype == np.int32
     assert visible.dtype == np.bool_

@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from scannet_prep.base.images import encode_jpeg
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import ProcessOptions, encode_processed, parse_processed
@@ -307,11 +307,12 @@ DEPTH_INTRINSIC = make_intrinsic(15, 16, 7.5, 5.5)
 
 
 def make_pose(number):
-    """Make a rotation about z, and a shift."""
-    angle = 0.1 * number
+    """Make any rotation, and a shift."""
+    rng = np.random.default_rng(number)
+    orthogonal, _ = np.linalg.qr(rng.normal(size=(3, 3)))
     pose = np.eye(4, dtype=np.float32)
-    pose[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
-    pose[:3, 3] = (number, -0.5 * number, 1.25)
+    pose[:3, :3] = orthogonal * np.linalg.det(orthogonal)
+    pose[:3, 3] = rng.uniform(-2, 2, 3)
     return pose
 
 
@@ -319,9 +320,7 @@ def make_jpeg(number):
     """Make a JPEG image of noise."""
     width, height = COLOR_SIZE
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG")
-    return file.getvalue()
+    return encode_jpeg(pixels)
 
 
 def make_depth(number):
