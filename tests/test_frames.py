@@ -295,15 +295,17 @@ def test_unknown_ids_and_what_is_in_the_way_are_named(raw_dir, out_dir):
     words = ("--with", "labels", "--label-set", "nyu40")
     strange = encode_png(np.full(COLOR_SIZE[::-1], 9999, np.uint16))
     raw_file(raw_dir, ZIP).write_bytes(make_zip([strange]))
-    # Its frames lie elsewhere in the folder.
-    extract(raw_dir, out_dir / "val", *words, "--scenes", TEST)
-    (out_dir / TEST).write_bytes(b"mine")
+    extract(raw_dir, out_dir, *words, "--scenes", TEST)
+    mine = [out_dir / VAL, out_dir / TEST / "output"]
+    for path in mine:
+        path.write_bytes(b"mine")
 
-    unknown, in_the_way = extract(raw_dir, out_dir, *words).json["failures"]
+    unknown, *in_the_way = extract(raw_dir, out_dir, *words, "--force").json["failures"]
 
     assert unknown["message"].endswith("in it has ScanNet ids that are not in the label map: 9999")
-    assert in_the_way["message"] == "is in the way"
-    assert (out_dir / TEST).read_bytes() == b"mine"
+    for path, failure in zip(mine, in_the_way, strict=True):
+        assert (failure["path"], failure["message"]) == (str(path), "is in the way")
+        assert path.read_bytes() == b"mine"
     other_map = "raw_category\tid\tnyu40id\nchair\t2\t5\n"
     (raw_dir / "scannetv2-labels.combined.tsv").write_text(other_map)
     assert "has frames with other options" in extract(raw_dir, out_dir).json["message"]

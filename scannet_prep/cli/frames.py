@@ -49,9 +49,6 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, Outcome
 from scannet_prep.cli.scene_run import add_run_arguments, carry_out, resolve_paths
 
-# As for `download`: the server is shared.
-_MAX_CONNECTIONS = 8
-
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
@@ -169,8 +166,9 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     elif arguments.every:
         options["at_most"] = None
     if arguments.fetch:
-        # While one stream is extracted, the next one is downloaded.
-        arguments.jobs = min(max(2, shared.jobs_from(arguments)), _MAX_CONNECTIONS)
+        # While one stream is extracted, the next one is downloaded. As for `download`, there are at
+        # most 8 connections: the server is shared.
+        arguments.jobs = min(max(2, shared.jobs_from(arguments)), 8)
     plan = frames.plan(
         arguments.raw,
         arguments.output,

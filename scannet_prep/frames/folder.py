@@ -27,9 +27,7 @@ from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 from scannet_prep.release.scenes import Split
 
 RECORD_NAME = "frames.json"
-_HINT_DAMAGED = (
-    "remove the folder of this scene, then run the same scannet-prep frames command again"
-)
+_HINT_DAMAGED = "remove the folder of this scene, then run the same frames command again"
 
 
 class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet_prep frames"):
@@ -269,7 +267,7 @@ class SceneFrames(Sequence[ExtractedFrame]):
             IndexError: There are fewer frames.
         """
         position = range(len(self))[position]
-        number = self.record.frames[position]
-        options = self.record.options
-        names = options.name_files(self.scene_id, self.record.split, number, position)
+        record = self.record
+        number = record.frames[position]
+        names = record.options.name_files(self.scene_id, record.split, number, position)
         return ExtractedFrame(self, number, self.poses[position], names)

@@ -78,16 +78,16 @@ _VALUES = {"None": "none", "": "none", "True": "yes", "False": "no"}
 _EXACT = {"first": None, "at_most": None, "size": None, "keeps_lost": True}
 _EVERY_FRAME = {"listed": "", "every": 1, **_EXACT}
 _OFFICIAL = """
-    color                   color/{number}.jpg
-    depth                   depth/{number}.png
-    pose                    pose/{number}.txt
-    labels                  label/{number}.png
-    instances               instance/{number}.png
-    vertices                vertices/{number}.npy
-    color_camera.intrinsic  intrinsic/intrinsic_color.txt
-    color_camera.extrinsic  intrinsic/extrinsic_color.txt
-    depth_camera.intrinsic  intrinsic/intrinsic_depth.txt
-    depth_camera.extrinsic  intrinsic/extrinsic_depth.txt
+    color                          color/{number}.jpg
+    depth                          depth/{number}.png
+    pose                           pose/{number}.txt
+    labels                         label/{number}.png
+    instances                      instance/{number}.png
+    vertices                       vertices/{number}.npy
+    record.color_camera.intrinsic  intrinsic/intrinsic_color.txt
+    record.color_camera.extrinsic  intrinsic/extrinsic_color.txt
+    record.depth_camera.intrinsic  intrinsic/intrinsic_depth.txt
+    record.depth_camera.extrinsic  intrinsic/extrinsic_depth.txt
 """
 LAYOUTS = {
     # reader.py of ScanNet's SensReader.
@@ -101,33 +101,33 @@ LAYOUTS = {
     # scannet_frames_25k.zip of the release.
     "frames25k": Layout(
         """
-        color                   color/{number:06}.jpg
-        depth                   depth/{number:06}.png
-        pose                    pose/{number:06}.txt
-        labels                  label/{number:06}.png
-        instances               instance/{number:06}.png
-        color_camera.intrinsic  intrinsics_color.txt
-        depth_camera.intrinsic  intrinsics_depth.txt
+        color                          color/{number:06}.jpg
+        depth                          depth/{number:06}.png
+        pose                           pose/{number:06}.txt
+        labels                         label/{number:06}.png
+        instances                      instance/{number:06}.png
+        record.color_camera.intrinsic  intrinsics_color.txt
+        record.depth_camera.intrinsic  intrinsics_depth.txt
         """,
     ),
     # The folder `posed_images` of mmdetection3d.
     "mmdet3d": Layout(
         """
-        color                   {position:05}.jpg
-        depth                   {position:05}.png
-        pose                    {position:05}.txt
-        color_camera.intrinsic  intrinsic.txt
+        color                          {position:05}.jpg
+        depth                          {position:05}.png
+        pose                           {position:05}.txt
+        record.color_camera.intrinsic  intrinsic.txt
         """,
     ),
     # The folder `posed_images` of EmbodiedScan, whose infos name frames and the cameras of stored
     # images.
     "embodiedscan": Layout(
         """
-        color                   {number:05}.jpg
-        depth                   {number:05}.png
-        pose                    {number:05}.txt
-        color_camera.intrinsic  intrinsic.txt
-        depth_camera.intrinsic  depth_intrinsic.txt
+        color                          {number:05}.jpg
+        depth                          {number:05}.png
+        pose                           {number:05}.txt
+        record.color_camera.intrinsic  intrinsic.txt
+        record.depth_camera.intrinsic  depth_intrinsic.txt
         """,
         folder="posed_images/{scene}",
         defaults={"every": 10},
@@ -136,11 +136,11 @@ LAYOUTS = {
     # The folder `images` of Concerto and Utonia, in Pointcept.
     "concerto": Layout(
         """
-        color                   color/{number}.png
-        depth                   depth/{number}.png
-        pose                    pose/{number}.npy
-        correspondences         correspondence/{number}.npy
-        color_camera.intrinsic  intrinsic/intrinsic.npy
+        color                          color/{number}.png
+        depth                          depth/{number}.png
+        pose                           pose/{number}.npy
+        correspondences                correspondence/{number}.npy
+        record.color_camera.intrinsic  intrinsic/intrinsic.npy
         """,
         folder="{split}/{scene}",
         defaults={
@@ -198,13 +198,13 @@ LAYOUTS = {
     ),
     "openeqa": Layout(
         """
-        color                   {number:06}-rgb.png
-        depth                   {number:06}-depth.png
-        pose                    {number:06}.txt
-        color_camera.intrinsic  intrinsic_color.txt
-        color_camera.extrinsic  extrinsic_color.txt
-        depth_camera.intrinsic  intrinsic_depth.txt
-        depth_camera.extrinsic  extrinsic_depth.txt
+        color                          {number:06}-rgb.png
+        depth                          {number:06}-depth.png
+        pose                           {number:06}.txt
+        record.color_camera.intrinsic  intrinsic_color.txt
+        record.color_camera.extrinsic  extrinsic_color.txt
+        record.depth_camera.intrinsic  intrinsic_depth.txt
+        record.depth_camera.extrinsic  extrinsic_depth.txt
         """,
         defaults={"every": 1, "first": 600, "keeps_lost": True},
     ),
@@ -222,14 +222,14 @@ LAYOUTS = {
     ),
     "simplerecon": Layout(
         """
-        color                   sensor_data/frame-{number:06}.color.jpg
-        depth                   sensor_data/frame-{number:06}.depth.png
-        pose                    sensor_data/frame-{number:06}.pose.txt
-        color_camera.intrinsic  intrinsic/intrinsic_color.txt
-        color_camera.extrinsic  intrinsic/extrinsic_color.txt
-        depth_camera.intrinsic  intrinsic/intrinsic_depth.txt
-        depth_camera.extrinsic  intrinsic/extrinsic_depth.txt
-        scan_info               {scene}.txt
+        color                          sensor_data/frame-{number:06}.color.jpg
+        depth                          sensor_data/frame-{number:06}.depth.png
+        pose                           sensor_data/frame-{number:06}.pose.txt
+        record.color_camera.intrinsic  intrinsic/intrinsic_color.txt
+        record.color_camera.extrinsic  intrinsic/extrinsic_color.txt
+        record.depth_camera.intrinsic  intrinsic/intrinsic_depth.txt
+        record.depth_camera.extrinsic  intrinsic/extrinsic_depth.txt
+        scan_info                      {scene}.txt
         """,
         folder="{scans}/{scene}",
         fixed=_EVERY_FRAME,
@@ -346,8 +346,9 @@ class FrameOptions:
     def folder_of(self, scene_id: str, split: Split) -> str:
         """Return the folder of a scene in the output folder."""
         part = "test" if split == Split.TEST else "train"
-        folder = LAYOUTS[self.layout].folder
-        return folder.format(scene=scene_id, scans=SPLIT_DIRS[split], split=split, part=part)
+        return LAYOUTS[self.layout].folder.format(
+            scene=scene_id, scans=SPLIT_DIRS[split], split=split, part=part
+        )
 
     def find_sources(self, split: Split) -> list[FileKind]:
         """Return the kinds of the files that scenes of a split are extracted from, by content."""
@@ -376,8 +377,7 @@ class FrameOptions:
         for number in chosen:
             if number >= count:
                 raise UsageError(
-                    f"has no frame {number}, only {count:,} frames",
-                    "correct the list of --frames",
+                    f"has no frame {number}, only {count:,} frames", "correct --frames"
                 )
         kept = [number for number in chosen if self.keeps_lost or is_tracked[number]]
         # Evenly spaced.

@@ -13,7 +13,6 @@ from scannet_prep.export.arrays import in_frame
 from scannet_prep.frames.folder import FramesRecord
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.raw.files import read_raw_file
-from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import INFO, MESH
 
@@ -24,10 +23,10 @@ _FREE_SPACE = 1.5
 _STREAM_INFO = """\
 m_versionNumber = 4
 m_sensorName = {0.record.sensor}
-m_colorWidth = {0.color_camera.size[0]}
-m_colorHeight = {0.color_camera.size[1]}
-m_depthWidth = {0.depth_camera.size[0]}
-m_depthHeight = {0.depth_camera.size[1]}
+m_colorWidth = {0.record.color_camera.size[0]}
+m_colorHeight = {0.record.color_camera.size[1]}
+m_depthWidth = {0.record.depth_camera.size[0]}
+m_depthHeight = {0.record.depth_camera.size[1]}
 m_depthShift = 1000
 m_calibrationColorIntrinsic = {matrices[0]}
 m_calibrationColorExtrinsic = {matrices[1]}
@@ -51,14 +50,10 @@ class SceneContents(NamedTuple):
     Attributes:
         record: The record of the scene.
         scene: The scene.
-        color_camera: The colour camera, for images as they were written.
-        depth_camera: The depth camera, likewise.
     """
 
     record: FramesRecord
     scene: RawScene
-    color_camera: SensorCamera
-    depth_camera: SensorCamera
 
     @property
     def poses(self) -> NDArray[np.float32]:
@@ -68,8 +63,9 @@ class SceneContents(NamedTuple):
     @property
     def _pinhole(self) -> dict[str, float]:
         """Size and intrinsics of the colour camera, for pixels that begin at whole numbers."""
-        width, height = self.color_camera.size
-        (fx, _, cx, _), (_, fy, cy, _), *_ = self.color_camera.intrinsic.tolist()
+        camera = self.record.color_camera
+        width, height = camera.size
+        fx, _, cx, _, _, fy, cy, *_ = camera.intrinsic.ravel().tolist()
         return {
             "w": width,
             "h": height,
@@ -117,7 +113,7 @@ class SceneContents(NamedTuple):
         keys = {"color": "file_path", "depth": "depth_file_path"}
         frames = []
         for number, pose in zip(record.frames, poses.tolist(), strict=True):
-            names = record.options.name_files(self.scene.scene_id, record.split, number)
+            names = record.options.name_files("", record.split, number)
             paths = {keys[content]: names[content] for content in record.options.contents}
             frames.append({**paths, "transform_matrix": pose})
         return {
@@ -133,14 +129,10 @@ class SceneContents(NamedTuple):
         """The header of a stream of these frames, whose depth is in millimetres."""
         texts = [
             " ".join(map(str, matrix.ravel().tolist()))
-            for camera in (self.color_camera, self.depth_camera)
+            for camera in (self.record.color_camera, self.record.depth_camera)
             for matrix in (camera.intrinsic, camera.extrinsic)
         ]
-        return _STREAM_INFO.format(
-            self,
-            matrices=texts,
-            count=len(self.record.frames),
-        ).encode()
+        return _STREAM_INFO.format(self, matrices=texts, count=len(self.record.frames)).encode()
 
     @property
     def projections(self) -> dict[str, NDArray[Any]]:
@@ -155,7 +147,9 @@ class SceneContents(NamedTuple):
         matrices = {}
         for position, camera_from_scan in enumerate(np.linalg.inv(poses)):
             matrices[f"scale_mat_{position}"] = scan_from_unit.astype(np.float32)
-            matrices[f"world_mat_{position}"] = self.color_camera.intrinsic @ camera_from_scan
+            matrices[f"world_mat_{position}"] = (
+                self.record.color_camera.intrinsic @ camera_from_scan
+            )
         return matrices
 
     @property
@@ -181,11 +175,11 @@ def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _read_vertices(scene: RawScene) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Read vertices in the frame of the scan, as poses are, and their colours."""
-    if scene.processed is None or not scene.processed.exists():
-        mesh = read_raw_file(MESH, scene.path(MESH))
-        return mesh.positions, mesh.colors
-    processed = in_frame(read_processed(scene.processed), is_aligned=False)
-    return processed.points, processed.colors
+    if scene.processed and scene.processed.exists():
+        processed = in_frame(read_processed(scene.processed), is_aligned=False)
+        return processed.points, processed.colors
+    mesh = read_raw_file(MESH, scene.path(MESH))
+    return mesh.positions, mesh.colors
 
 
 def _encode_rows(form: str, *columns: Any) -> bytes:  # noqa: ANN401 - arrays, or one value

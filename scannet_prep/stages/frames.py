@@ -326,8 +326,15 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
     if context.base_url:
         _fetch(task, context)
     task.scene.check()
-    if os.path.lexists(task.path) and not (task.path / RECORD_NAME).is_file():
-        raise FileError(task.path, "is in the way", "remove or rename it")
+    folder = task.path
+    others = {*filter(os.path.lexists, [folder])}
+    # Everything in the folder of a scene is replaced. Files of other programs may have taken days.
+    with suppress(FileError):
+        extracted = [RECORD_NAME, *SceneFrames(folder).record.files]
+        others = {*filter(Path.is_file, folder.rglob("[!.]*"))}
+        others.difference_update(map(folder.joinpath, extracted))
+    if others:
+        raise FileError(min(others), "is in the way", "move it elsewhere")
     work_path = context.work_dir / os.urandom(8).hex()
     try:
         extract_scene(
@@ -341,7 +348,7 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
     except FileError as error:
         error.hint = error.hint or repair_hint(error.path)
         raise
-    return {task.path: work_path}, _read_entry(work_path)
+    return {folder: work_path}, _read_entry(work_path)
 
 
 def _fetch(task: SceneTask, context: FramesContext) -> None:
