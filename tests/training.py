@@ -124,10 +124,10 @@ def be_rank(job, out_dir, arguments, environment):
 
 
 def run_ranks(job, out_dir, *arguments, count=2):
-    """Run a function in several processes, and return their exit statuses; None if one hangs.
+    """Run a function in several processes, which must succeed, and return the output of all.
 
-    If one fails, the others are killed. The processes are forked from a server without threads,
-    which has already imported torch (see conftest.py).
+    If one fails, the others are killed; the status of one that hangs is None. The processes are
+    forked from a server without threads, which has already imported torch (see conftest.py).
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -158,12 +158,9 @@ def run_ranks(job, out_dir, *arguments, count=2):
     for process in ranks:
         process.kill()
         process.join()
-    return statuses
-
-
-def read_output(out_dir):
-    """Read the output of all ranks."""
-    return "".join(path.read_text() for path in sorted(out_dir.glob("output?.txt")))
+    output = "".join(path.read_text() for path in sorted(out_dir.glob("output?.txt")))
+    assert statuses == [0] * count, (statuses, output)
+    return output
 
 
 def run_script(out_dir, name, times=1):
