@@ -159,8 +159,7 @@ def write_processed(out_dir, scenes):
         meta = scene.meta
         content = b"".join(encode_processed(scene))
         path = processed_path(out_dir, meta.split, meta.scene_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_tree(path.parent, {path.name: content})
         entries[meta.scene_id] = SceneEntry.from_scene(scene, Fingerprint.from_bytes(content))
     write_manifest(out_dir, Manifest(meta.options, meta.label_map, entries))
     return out_dir

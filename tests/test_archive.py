@@ -97,11 +97,9 @@ def test_other_programs_read_the_same_tree(program, packed, tmp_path):
         import indexed_zstd
 
         with indexed_zstd.IndexedZstdFile(str(packed)) as file, tarfile.open(fileobj=file) as tar:
-            for member in reversed(tar.getmembers()):
-                # Python 3.11.2 cannot filter what it extracts.
-                path = out_dir / member.name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(tar.extractfile(member).read())
+            # Python 3.11.2 cannot filter what it extracts.
+            members = reversed(tar.getmembers())
+            write_tree(out_dir, {each.name: tar.extractfile(each).read() for each in members})
     files = read_tree(out_dir)
     del files[".scannet-prep/index.json"]
     assert files == TREE

@@ -9,7 +9,7 @@ import oracles
 import pytest
 import tiny
 import yaml
-from commands import succeed
+from commands import succeed, write_tree
 from plyfile import PlyData
 
 from scannet_prep import SCANNET20, SCANNET200, Split, read_processed
@@ -407,10 +407,7 @@ def export(name, scene, folder, *, is_aligned=False):
     """Write the files of a scene, and return its record."""
     scene = in_frame(scene, is_aligned=is_aligned)
     files, record = find_function("export", name)(scene, SCANNET20)
-    for file, content in files.items():
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(encode_file(file, content)))
+    write_tree(folder, {name: b"".join(encode_file(name, files[name])) for name in files})
     return record
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from commands import COMMAND, PYTHON, find_blocks, run_main, run_words, succeed
+from commands import COMMAND, PYTHON, find_blocks, run_main, run_words, succeed, write_tree
 from tiny import Ply
 
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
@@ -23,10 +23,8 @@ AGGREGATION = ".aggregation.json"
 
 def write_own(raw_dir, place, files):
     """Write the files of a scene: suffixes and contents."""
-    directory = raw_dir / place
-    directory.mkdir(parents=True)
-    for suffix, content in files.items():
-        (directory / f"{directory.name}{suffix}").write_bytes(content)
+    name = Path(place).name
+    write_tree(raw_dir / place, {f"{name}{suffix}": files[suffix] for suffix in files})
 
 
 def name_colors(data, names):
