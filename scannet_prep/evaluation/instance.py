@@ -83,9 +83,12 @@ class InstanceScores:
                 ground truth has several numbers beyond the train ids, like labels of another label
                 set.
         """
-        if self.is_class_agnostic:
-            prediction, ground_truth = self._merge_classes(prediction, ground_truth)
-        overlaps = find_overlaps(prediction, ground_truth, self.label_set)
+        overlaps = find_overlaps(
+            prediction,
+            ground_truth,
+            self.label_set,
+            is_class_agnostic=self.is_class_agnostic,
+        )
         self._left_out += (overlaps.small_count, overlaps.other_count)
         class_count = len(self.label_set)
         large_classes = overlaps.classes[overlaps.is_large]
@@ -107,19 +110,6 @@ class InstanceScores:
         self._counts += other._counts
         self._verdicts += other._verdicts
         self._left_out += other._left_out
-
-    def _merge_classes(
-        self, prediction: InstancePrediction, ground_truth: InstanceTruth
-    ) -> tuple[InstancePrediction, InstanceTruth]:
-        """Give all predictions and all instances the first of the classes that count."""
-        things = self.label_set.things
-        first = things[0]
-        is_thing = np.isin(ground_truth.labels, things)
-        labels = np.where(is_thing, first, ground_truth.labels)
-        truth = InstanceTruth(labels=labels, instances=ground_truth.instances)
-        count = len(np.asarray(prediction.labels))
-        predicted = np.full(count, first)
-        return prediction._replace(labels=predicted), truth
 
     def result(self) -> ScoreTable:
         """Compute the scores of all that was collected."""

@@ -156,7 +156,11 @@ class Overlaps(NamedTuple):
 
 
 def find_overlaps(
-    prediction: InstancePrediction, ground_truth: InstanceTruth, label_set: LabelSet
+    prediction: InstancePrediction,
+    ground_truth: InstanceTruth,
+    label_set: LabelSet,
+    *,
+    is_class_agnostic: bool = False,
 ) -> Overlaps:
     """Find the predictions of one scene that count, and their overlaps with the instances.
 
@@ -164,6 +168,7 @@ def find_overlaps(
         prediction: The predictions.
         ground_truth: The annotation of the same vertices.
         label_set: The label set of both.
+        is_class_agnostic: Whether to give all of them the first class that counts.
 
     Raises:
         ContentError: See `InstanceScores.add`.
@@ -179,6 +184,10 @@ def find_overlaps(
     )
 
     masks, labels, scores = check_prediction(prediction, vertex_count)
+    if is_class_agnostic:
+        # The instances keep their order, which decides what prediction each one takes.
+        classes = np.full_like(classes, label_set.things[0])
+        labels = np.full_like(labels, label_set.things[0])
     pred_sizes = np.count_nonzero(masks, axis=1)
     is_known = np.isin(labels, label_set.things)
     is_large = pred_sizes >= MIN_VERTICES
