@@ -171,10 +171,10 @@ def leave_unfinished(out_dir):
 
 
 @contextlib.contextmanager
-def limited(kind, size_bytes):
+def limited(kind, limit):
     """Limit a resource of this process; `RLIMIT_FSIZE` acts as a disk that takes no larger file."""
     limits = resource.getrlimit(kind)
-    resource.setrlimit(kind, (size_bytes, limits[1]))
+    resource.setrlimit(kind, (limit, limits[1]))
     try:
         yield
     finally:

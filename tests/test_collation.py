@@ -12,7 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 import training
-from commands import count_descriptors
+from commands import count_descriptors, limited
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import check_same
@@ -209,12 +209,8 @@ def test_batch_is_sent_in_the_pipe_where_there_is_no_anonymous_memory(monkeypatc
     # However few descriptors are left to make another batch and to send both, or no file memory.
     faults = [(resource.RLIMIT_NOFILE, limit) for limit in range(before + 6)]
     for kind, limit in [*faults, (resource.RLIMIT_FSIZE, 0)]:
-        old = resource.getrlimit(kind)
-        resource.setrlimit(kind, (limit, old[1]))
-        try:
+        with limited(kind, limit):
             pickles = [ForkingPickler.dumps(one) for one in (batch, make_large_batch())]
-        finally:
-            resource.setrlimit(kind, old)
         for data in pickles:
             check_same(pickle.loads(data), expected)
         while len(worker) > 1:
