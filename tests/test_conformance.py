@@ -98,8 +98,8 @@ def whole_files(output):
 
 
 @pytest.fixture(scope="module")
-def expected(sources, tmp_path_factory):
-    """What each command makes when nothing happens."""
+def runs(sources, tmp_path_factory):
+    """The digests of what each command makes when nothing happens, and its folder."""
     made = {}
     for command in COMMANDS:
         output = output_of(command, tmp_path_factory.mktemp(command))
@@ -107,6 +107,11 @@ def expected(sources, tmp_path_factory):
         succeed(*words_of(command, sources, output))
         made[command] = files_in(output), output.parent
     return made
+
+
+@pytest.fixture
+def expected(command, runs):
+    return runs[command][0]
 
 
 @pytest.fixture
@@ -141,7 +146,7 @@ def test_ended_run_leaves_whole_files_and_the_same_command_continues(
         # Its workers have the same outputs, which are read until they have ended, too.
         stdout, stderr = run.communicate(timeout=120)
         assert "Traceback" not in stderr
-        assert whole_files(output).items() <= expected[command][0].items()
+        assert whole_files(output).items() <= expected.items()
         if run.returncode == 0:  # the run was faster than the signal
             break
         if number == signal.SIGINT and stdout:
@@ -150,37 +155,38 @@ def test_ended_run_leaves_whole_files_and_the_same_command_continues(
 
     succeed(*words)
     # Temporary files would show up here, too.
-    assert files_in(output) == expected[command][0]
+    assert files_in(output) == expected
 
 
 @every_command
 def test_full_disk_and_second_run_are_clear_errors_that_lose_nothing(
-    command, sources, expected, output, monkeypatch
+    command, sources, runs, expected, output, monkeypatch
 ):
     words = words_of(command, sources, output)
+
+    def check_fails(error):
+        outcome = run_main(*words, "--json")
+        assert (outcome.status, outcome.json["error"]) == (1, error), outcome
+        return outcome.json["message"]
+
     if command not in ("export", "frames"):  # the size of their output is not known before
         with monkeypatch.context() as patch:
             patch.setattr(files, "RESERVE_BYTES", 1 << 60)
-            outcome = run_main(*words, "--json")
-        assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError"), outcome
-        assert outcome.json["message"].endswith(" is free")
+            assert check_fails("DiskFullError").endswith(" is free")
         assert files_in(output) == {}
 
-    largest_bytes = max(path.stat().st_size for path in expected[command][1].rglob("*"))
+    largest_bytes = max(path.stat().st_size for path in runs[command][1].rglob("*"))
     with limited(resource.RLIMIT_FSIZE, largest_bytes // 2):
-        outcome = run_main(*words, "--json")
-    assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError"), outcome
+        check_fails("DiskFullError")
     assert not [*output.parent.rglob(".*.tmp")]
-    assert whole_files(output).items() <= expected[command][0].items()
+    assert whole_files(output).items() <= expected.items()
 
     locked_dir = output.parent if command == "pack" else output
     with files.run_lock(locked_dir):
-        outcome = run_main(*words, "--json")
-    assert (outcome.status, outcome.json["error"]) == (1, "OutputError")
-    assert "is working in this folder" in outcome.json["message"]
+        assert "is working in this folder" in check_fails("OutputError")
 
     succeed(*words)
-    assert files_in(output) == expected[command][0]
+    assert files_in(output) == expected
 
 
 @every_command
@@ -201,7 +207,7 @@ def test_dry_run_writes_nothing_and_second_run_changes_nothing(
     assert run_main(*words, "--json").status == (2 if command == "pack" else 0)
     changed = {path.name for path in times if path.stat().st_mtime_ns != times[path]}
     assert changed <= RECORDS | OWN_NAMES
-    assert files_in(output) == expected[command][0]
+    assert files_in(output) == expected
 
 
 def damage(command, sources, folder):
@@ -232,11 +238,9 @@ def test_bad_scene_fails_alone_and_is_made_when_it_is_repaired(
     outcome = run_main(*words, "--json")
 
     assert outcome.status == outcome.json["exit_status"] == 3
-    whole = {
-        path for path in expected[command][0] if BAD not in path and Path(path).name not in RECORDS
-    }
+    whole = {path for path in expected if BAD not in path and Path(path).name not in RECORDS}
     assert whole <= {*whole_files(output)}
-    assert whole_files(output).items() <= expected[command][0].items()
+    assert whole_files(output).items() <= expected.items()
 
     damaged[1].faults = []
     if faults == []:
@@ -248,10 +252,10 @@ def test_bad_scene_fails_alone_and_is_made_when_it_is_repaired(
         words = (*names, "--scenes", f"@{failed}")
     succeed(*words)
     assert not failed.exists()
-    assert files_in(output) == expected[command][0]
+    assert files_in(output) == expected
 
 
 @pytest.mark.parametrize("command", WITH_JOBS)
 def test_two_workers_make_the_files_of_one(command, sources, expected, output):
     succeed(*words_of(command, sources, output), "--jobs", "2")
-    assert files_in(output) == expected[command][0]
+    assert files_in(output) == expected
