@@ -182,6 +182,13 @@ def test_few_masks_tell_the_numbering_in_which_most_agree():
         assert check(SCANNET20, ids, scene, "instance") == ACCEPTED
 
 
+def test_ids_at_the_index_without_wall_and_floor_are_told_by_the_rare_ones():
+    truth, _ = draw_classes(SCANNET20, "instance", 1, 0)
+    ids = np.array(SCANNET20.ids)[truth - 2]
+    _, hint = check(SCANNET20, ids, make_scene(SCANNET20, truth), "instance")
+    assert hint.startswith("the ids are probably nyu40 ids shifted by wall and floor: ")
+
+
 def test_two_classes_tell_the_numbering_that_has_all_ids():
     truth = np.arange(50_000) % 3 - 1
     # The last class is predicted where nothing is annotated: 20 is no nyu40 id.

@@ -8,8 +8,9 @@
     chair and floor swapped  ScanNet ids in their order, given to classes with wall and floor first
     classes of instances + 1 1..K-2, counted without wall and floor; 0 is for none
     classes of instances     0..K-3, as in SoftGroup and SPFormer
+    shifted raw ids          classes of instances as an index into the ids of all classes
 
-The last two are in use for instances only, the others for both tasks.
+The last three are in use for instances only, the others for both tasks.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
     arrays = ".npz" if task == "instance" else ".npy"
     for each in dict.fromkeys((label_set, SCANNET20, SCANNET200)):
         name = f"{each.name} train ids"
+        raw_name = "nyu40 ids" if each == SCANNET20 else "ScanNet ids"
         classes = predicted = tuple(range(len(each)))
         things = f"scannet_prep.{each.name.upper()}.things"
         # Wall and floor first: these two are the classes that are not things.
@@ -73,7 +75,7 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
         # the last entry.
         rows = [
             (
-                "nyu40 ids" if each == SCANNET20 else "ScanNet ids",
+                raw_name,
                 zip(each.ids, classes, strict=True),
                 "ids as .txt",
             ),
@@ -121,13 +123,21 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
                     f"np.pad({things}, (1, 256), constant_values=-1)[ids] as .npz",
                 ),
             )
-            rows.append(
+            rows += [
                 (
                     name,
                     enumerate(predicted),
                     f"np.pad({things}, (0, 256), constant_values=-1)[ids] as .npz",
-                )
-            )
+                ),
+                (
+                    f"{raw_name} shifted by wall and floor",
+                    zip(each.ids, predicted, strict=False),
+                    (
+                        f"np.vectorize(dict(zip(scannet_prep.{each.name.upper()}.ids, {things}))"
+                        ".get)(ids, -1) as .npz"
+                    ),
+                ),
+            ]
         for name, pairs, content in rows:
             train_ids = dict(pairs)
             ids = {number for number, train_id in train_ids.items() if train_id in predicted}
