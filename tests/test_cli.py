@@ -15,6 +15,7 @@ from commands import (
     PLAIN_COMMAND,
     PYTHON,
     Outcome,
+    fail,
     raw_file,
     run_command,
     run_main,
@@ -356,10 +357,8 @@ def test_error_in_a_deleted_folder_names_what_cannot_be_written(words, raw_dir, 
     command = words.replace("RAW", str(raw_dir))
     script = f'mkdir gone; cd gone; rmdir ../gone; "{PYTHON}" -m scannet_prep {command} -o out'
 
-    outcome = run_words("sh", "-c", script, cwd=tmp_path)
-
-    assert outcome.status == 1
-    assert "error: out: cannot be written: No such file or directory" in outcome.stderr
+    problem = "error: out: cannot be written: No such file or directory"
+    fail(1, problem, "sh", "-c", script, cwd=tmp_path, run=run_words)
 
 
 def test_letters_that_the_terminal_lacks_are_escaped(whole_dir, tmp_path):

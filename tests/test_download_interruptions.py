@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from commands import digests, find_program, run_main, start_command, succeed
+from commands import digests, fail, find_program, run_main, start_command, succeed
 from release_server import (
     MESH,
     ROOT,
@@ -138,10 +138,9 @@ def test_no_file_appears_after_a_stopped_run_and_only_an_interrupt_leaves_thread
 
 def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written(server, tmp_path):
     tmp_path.joinpath("scans").mkdir()
-    command = ["download", "--types", ".sens", "--accept-terms", "-o", tmp_path, "--json"]
-    outcome = run_main(*command, "--base-url", server.base_url)
-    assert outcome.status == 1
-    assert f"{tmp_path}/scans: needs 1.21 TB and a reserve of 200.0 MB" in outcome.json["message"]
+    command = ["download", "--types", ".sens", "--accept-terms", "-o", tmp_path]
+    command += ["--base-url", server.base_url]
+    fail(1, f"{tmp_path}/scans: needs 1.21 TB and a reserve of 200.0 MB", *command)
     assert not server.requests()
     assert [path.name for path in tmp_path.iterdir()] == ["scans"]
     # Bytes that were received before need no space again.
@@ -150,8 +149,7 @@ def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written
     part.with_name(f"{part.name}.version").write_text('"1"')
     part.touch()
     os.truncate(part, 2 << 40)
-    outcome = run_main(*command, "--base-url", server.base_url)
-    assert "no file was served" in outcome.json["message"]
+    assert "no file was served" in run_main(*command).stderr
 
 
 def test_files_are_recorded_although_the_list_of_failed_scenes_cannot_be_written(server, tmp_path):
@@ -179,10 +177,8 @@ def test_certificate_of_an_unknown_authority_ends_the_run_unless_insecure_or_tru
 ):
     with ReleaseServer(release_dir, certificate=authority[1]) as server:
         command = words(server.base_url, tmp_path)
-        outcome = run_main(*command, "--json")
-        assert outcome.status == 1
-        assert "the certificate cannot be verified" in outcome.json["message"]
-        assert "REQUESTS_CA_BUNDLE" in outcome.json["hint"]
+        outcome = fail(1, "the certificate cannot be verified", *command)
+        assert "REQUESTS_CA_BUNDLE" in outcome.stderr
         assert server.connection_count <= 12
         assert not finished(tmp_path)
         assert succeed(*command, "--insecure").stderr.count("anybody can pose as the server") == 1

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from commands import TEST, TRAIN, VAL, digests, raw_file, run_main, start_command, succeed
+from commands import TEST, TRAIN, VAL, digests, fail, raw_file, run_main, start_command, succeed
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep.frames import FrameFolder
@@ -68,9 +68,7 @@ def test_fetched_streams_leave_the_frames_of_streams_that_are_there(
 
 
 def test_fetching_needs_accepted_terms(release, tmp_path):
-    outcome = fetch(release, tmp_path / "nobody", tmp_path / "out")
-    assert outcome.status == 2
-    assert "have not been accepted" in outcome.json["message"]
+    fail(2, "have not been accepted", release, tmp_path / "nobody", tmp_path / "out", run=fetch)
     assert not (tmp_path / "out").exists()
 
 

@@ -17,10 +17,12 @@ from commands import (
     digests,
     edit_json,
     extract,
+    fail,
     patch,
     raw_file,
     run_main,
     run_words,
+    succeed,
 )
 from PIL import Image
 from tiny import COLOR_SIZE, encode_stream, make_frames
@@ -123,9 +125,8 @@ def test_frames_without_depth_and_streams_without_usable_frames_are_named(raw_di
 
 
 def test_everything_equals_what_the_streams_hold(streams_dir, out_dir):
-    outcome = extract(streams_dir, out_dir, *EVERYTHING)
+    outcome = succeed(streams_dir, out_dir, *EVERYTHING, run=extract)
 
-    assert outcome.status == 0
     assert outcome.json["made"] == SCENES
     assert [note["message"] for note in outcome.json["notes"]] == [
         f"test scenes have no 2D labels: {TEST}",
@@ -216,8 +217,7 @@ def test_options_select_frames_and_a_dry_run_counts_them(
 
 
 def test_resized_images_have_the_size_and_matching_intrinsics(streams_dir, out_dir):
-    outcome = extract(streams_dir, out_dir, *EVERYTHING, "--size", "8x6")
-    assert outcome.status == 0
+    outcome = succeed(streams_dir, out_dir, *EVERYTHING, "--size", "8x6", run=extract)
     options = "every: 1, size: 8x6, with: color depth pose labels instances, label-set: raw, layout"
     assert f"{options}: official\n" in outcome.stderr
 
@@ -460,6 +460,4 @@ FrameFolder({str(out_dir)!r})
 
 
 def test_folder_of_the_streams_is_refused(streams_dir):
-    outcome = extract(streams_dir, streams_dir)
-    assert outcome.status == 2
-    assert outcome.json["message"].endswith("holds the raw scenes")
+    fail(2, "holds the raw scenes\n", streams_dir, streams_dir, run=extract)

@@ -18,8 +18,8 @@ from commands import (
     limited,
     pack_tree,
     read_tree,
+    run_command,
     run_main,
-    run_words,
     succeed,
     unpack_file,
     write_tree,
@@ -58,10 +58,9 @@ def test_existing_archive_is_replaced_only_with_force_and_a_link_to_it_stays(out
     path = tmp_path / "a.tar.zst"
     succeed("pack", out_dir, "-o", path)
     before = path.read_bytes()
-    refused = run_main("pack", out_dir, "-o", path, "--level", "19")
-    assert refused.status == 2
+    problem = f"error: {path}: exists already\nhint: name another file"
+    fail(2, problem, "pack", out_dir, "-o", path, "--level", "19")
     assert path.read_bytes() == before
-    assert f"error: {path}: exists already\nhint: name another file" in refused.stderr
 
     link = tmp_path / "link.tar.zst"
     link.symlink_to("a.tar.zst")
@@ -207,10 +206,9 @@ def test_full_disk_keeps_the_old_archive_and_a_broken_pipe_is_a_clear_error(whol
     path = tmp_path / "a.tar.zst"
     path.write_bytes(b"old")
     with limited(resource.RLIMIT_FSIZE, 10_000):
-        outcome = run_main("pack", source, "-o", path, "--force")
-    assert outcome.status == 1
+        problem = f"{path}: cannot be written: File too large\nhint: free some space"
+        fail(1, problem, "pack", source, "-o", path, "--force")
     assert path.read_bytes() == b"old"
-    assert f"{path}: cannot be written: File too large\nhint: free some space" in outcome.stderr
 
     # The folder may have files of other programs.
     (tmp_path / ".a.tar.zst.1-0123abcd.tmp").touch()
@@ -219,10 +217,9 @@ def test_full_disk_keeps_the_old_archive_and_a_broken_pipe_is_a_clear_error(whol
     os.close(reader)
     full = os.open("/dev/full", os.O_WRONLY)
     for target, message in {full: "No space left on device", broken: "Broken pipe"}.items():
-        outcome = run_words(*COMMAND, "pack", source, "-o", "-", stdout=target)
+        problem = f"standard output: cannot be written: {message}"
+        fail(1, problem, "pack", source, "-o", "-", stdout=target, run=run_command)
         os.close(target)
-        assert outcome.status == 1
-        assert f"standard output: cannot be written: {message}" in outcome.stderr
     succeed("pack", source, "-o", path, "--force")
     assert {file.name for file in tmp_path.iterdir()} == {
         "a.tar.zst",

@@ -14,6 +14,7 @@ from commands import (
     ACTIONLINT_DIR,
     PYTHON,
     REPOSITORY_DIR,
+    fail,
     find_program,
     make_processed,
     run_words,
@@ -199,10 +200,8 @@ def test_steps_for_windows_work_without_what_windows_lacks(tmp_path):
         assert outcome.status == 0, (step, outcome.stderr)
 
     for line in ("process raw -o out", "pack processed", "export processed --format octformer"):
-        outcome = run_as_windows(*line.split(), cwd=tmp_path)
-        assert outcome.status == 1
-        assert "can be written to on Linux and macOS only" in outcome.stderr
-        assert "hint: run this in WSL" in outcome.stderr
+        problem = "can be written to on Linux and macOS only\nhint: run this in WSL"
+        fail(1, problem, *line.split(), cwd=tmp_path, run=run_as_windows)
 
 
 def run_as_windows(*words, cwd):

@@ -280,11 +280,6 @@ def test_environment_without_pip_is_completed(tmp_path):
     folder = tmp_path / "venv"
     run_words(PYTHON, "-m", "venv", "--without-pip", folder)
 
-    outcome = run_bash(
-        'log_path=$(mktemp); make_environment; "$python" -m pip --version',
-        SCANNET_PREP_VENV=folder,
-        PYTHON=PYTHON,
-    )
-
-    assert outcome.status == 0, outcome.stderr
+    script = 'log_path=$(mktemp); make_environment; "$python" -m pip --version'
+    outcome = succeed(script, SCANNET_PREP_VENV=folder, PYTHON=PYTHON, run=run_bash)
     assert outcome.stdout.startswith("pip ")

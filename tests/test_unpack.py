@@ -23,6 +23,7 @@ from commands import (
     read_tree,
     run_main,
     span,
+    succeed,
     unpack_file,
     unpack_pipe,
     write_tree,
@@ -42,9 +43,8 @@ def test_unpacked_folder_equals_the_packed_one_and_a_second_run_keeps_it(
 ):
     archive = packed_dir / f"{kind}.tar.zst"
     out_dir = tmp_path / "data" / {"processed": "processed", "raw": "ScanNet"}[kind]
-    outcome = unpack(archive, "--json", cwd=tmp_path)
+    outcome = succeed(archive, "--json", cwd=tmp_path, run=unpack)
     expected = read_tree(whole_dir / kind)
-    assert outcome.status == 0, outcome.stderr
     assert read_tree(out_dir) == expected
     assert outcome.json["scenes"] == [TRAIN, VAL, TEST]
 
@@ -61,10 +61,9 @@ def test_unpacked_folder_equals_the_packed_one_and_a_second_run_keeps_it(
 def test_parts_of_a_processed_archive_add_up(unpack, whole_dir, packed_dir, tmp_path):
     archive = packed_dir / "processed.tar.zst"
     out_dir = tmp_path / "out"
-    outcome = unpack(archive, "-o", out_dir, "--scenes", "scene0001_00", VAL)
-    assert outcome.status == 2
+    words = (archive, "-o", out_dir, "--scenes", "scene0001_00", VAL)
+    fail(2, "has no scene scene0001_00", *words, run=unpack)
     assert not out_dir.exists()
-    assert "has no scene scene0001_00" in outcome.stderr
     assert unpack(archive, "-o", out_dir, "--splits", "val").status == 0
     assert len(ScanNet(out_dir, split="val")) == 1
     assert not (out_dir / "train").exists()
@@ -205,9 +204,7 @@ def test_folder_of_a_run_that_stopped_is_refused_until_it_is_complete(
         shutil.copytree(whole_dir / "processed", out_dir)
         flip(out_dir / f"train/{TRAIN}.npz", 50)
     with limited(resource.RLIMIT_FSIZE, 10_000):
-        outcome = unpack(archive, "-o", out_dir)
-    assert outcome.status == 1
-    assert "File too large" in outcome.stderr
+        fail(1, "File too large", archive, "-o", out_dir, run=unpack)
     with pytest.raises(FileError, match=r"not finished; missing scenes: 3\n.*unpack command"):
         ScanNet(out_dir, split="train")
     # Parts of other runs stay unfinished, too.

@@ -161,10 +161,9 @@ def test_predicted_instances_have_a_colour_each(folder):
     ],
 )
 def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, title):
-    outcome = run_main("view", VAL, "-o", "x.html", "--pred", *words.split(), cwd=predictions)
+    succeed("view", VAL, "-o", "x.html", "--pred", *words.split(), cwd=predictions)
 
     found, titles = read_page(predictions / "x.html")
-    assert outcome.status == 0
     assert found == panes
     assert titles[panes[-1]] == title
 
@@ -207,6 +206,4 @@ def test_damaged_scene_and_empty_place_are_refused(folder, root):
     assert list_files(folder) == []
 
     edit_json(folder / "data/processed/manifest.json", lambda value: value["scenes"].clear())
-    outcome = run_main("view", cwd=folder)
-    assert outcome.status == 1
-    assert outcome.stderr.startswith("error: data/processed: holds no scenes\n")
+    fail(1, "error: data/processed: holds no scenes\n", "view", cwd=folder)
