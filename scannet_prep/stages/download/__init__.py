@@ -14,7 +14,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scannet_prep.base.files import check_space, run_lock, write_atomically, write_if_changed
+from scannet_prep.base.files import (
+    check_space,
+    remove_temporaries,
+    run_lock,
+    write_atomically,
+    write_if_changed,
+)
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
@@ -88,6 +94,7 @@ def run(
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(data_dir / ACCEPTANCE_NAME, [text.encode()])
     with run_lock(data_dir), progress.work("download", total_bytes, "B"):
+        remove_temporaries(data_dir)
         report = DownloadReport(plan, read_tree_lock(data_dir))
         try:
             Fetcher(report, progress, is_insecure=is_insecure, known=known).run(jobs)

@@ -155,7 +155,6 @@ class Fetcher:
         for file in plan.files:
             part = PartialFile(plan.data_dir / file.local_path)
             self._waiting.append(_Task(file, part, file in present))
-        self._file_count = len(self._waiting)
 
     def run(self, jobs: int) -> None:
         """Check existing files and fetch the others, until each is there or given up.
@@ -268,7 +267,7 @@ class Fetcher:
                 self._is_served = True
             self._done_bytes += task.file.kind.typical_bytes
             done = len(report.kept) + len(report.fetched) + len(report.failures)
-            self._progress.status(f"{done:,}/{self._file_count:,} files")
+            self._progress.status(f"{done:,}/{len(report.plan.files):,} files")
 
     def _note_success(self) -> None:
         """Count the failures so far, which were those of the files, because the server is up.
@@ -361,5 +360,5 @@ class Fetcher:
 
 def _draw_end_of_pause(failures: float) -> float:
     """Draw the time of the next attempt: clients that failed together do not retry together."""
-    pause_s = _FIRST_PAUSE_S * math.pow(1.5, failures)
+    pause_s: float = _FIRST_PAUSE_S * 1.5**failures
     return time.monotonic() + pause_s * random.uniform(0.5, 1.5)  # noqa: S311
