@@ -409,6 +409,8 @@ def test_progress_advances_while_a_file_arrives(server, tmp_path):
     report = fetch(server, tmp_path, [SCENE], types=[MESH], bar=bar, patience=SOON)
     assert not report.failures
     assert KINDS[MESH].typical_bytes - 30_000 in bar.lefts
+    # Nor does it go back while the file waits.
+    assert bar.lefts == sorted(bar.lefts, reverse=True)
     assert bar.left == 0
 
 

@@ -97,6 +97,7 @@ class _Task:
         ready_s: The time before which it is not requested again, on the monotonic clock.
         spent_percent: The costs of its failures. At 100, the file is given up.
         most_bytes: The largest size that the partial file has had before the last request.
+        shown_bytes: How many of its bytes the progress counts: at the end, the typical size.
     """
 
     file: RemoteFile
@@ -105,6 +106,7 @@ class _Task:
     ready_s: float = 0.0
     spent_percent: int = 0
     most_bytes: int = 0
+    shown_bytes: int = 0
 
 
 class Fetcher:
@@ -145,8 +147,6 @@ class Fetcher:
         self._has_served = False
         # How many connections may be used.
         self._width = _MAX_SUSPECTS
-        # Typical sizes of the files that are fetched, kept or given up.
-        self._done_bytes = 0
         self._client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
         self._waiting = deque[_Task]()
         plan = report.plan
@@ -165,18 +165,14 @@ class Fetcher:
             DiskFullError: The disk is full.
         """
         threads = ThreadPoolExecutor(jobs, thread_name_prefix="download")
-        shown_bytes = 0
         try:
             while self._waiting or self._suspects or self._running:
                 pause_s = self._start(threads, jobs)
                 with suppress(Empty):
                     ended = self._ended.get(timeout=min(pause_s, _PROGRESS_INTERVAL_S))
                     self._settle(ended)
-                arrived_bytes = self._done_bytes
                 for task in self._running.values():
-                    arrived_bytes += task.part.size_bytes
-                self._progress.advance(arrived_bytes - shown_bytes)
-                shown_bytes = arrived_bytes
+                    self._show(task, task.part.size_bytes)
         finally:
             self._client.is_stopped.set()
             # The folder stays locked while threads write; an interrupt does not wait for them.
@@ -265,7 +261,7 @@ class Fetcher:
             else:
                 report.fetched.append(task.file)
                 self._is_served = True
-            self._done_bytes += task.file.kind.typical_bytes
+            self._show(task, task.file.kind.typical_bytes)
             done = len(report.kept) + len(report.fetched) + len(report.failures)
             self._progress.status(f"{done:,}/{len(report.plan.files):,} files")
 
@@ -298,7 +294,12 @@ class Fetcher:
         """Report a file as failed."""
         url = hide_secrets(task.file.url)
         self._report.failures.append(Finding.from_error(error, url, task.file.scene_id))
-        self._done_bytes += task.file.kind.typical_bytes
+        self._show(task, task.file.kind.typical_bytes)
+
+    def _show(self, task: _Task, size_bytes: int) -> None:
+        """Show that so many bytes of a file are there. They stay while it waits for a request."""
+        self._progress.advance(size_bytes - task.shown_bytes)
+        task.shown_bytes = size_bytes
 
     def _ask_server(self) -> None:
         """Find out whether the server is up. If not, pause; the failures so far are not counted.
