@@ -6,7 +6,19 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from commands import SCENES, TEST, TRAIN, VAL, digests, edit_json, raw_file, run_main, write_tree
+from commands import (
+    SCENES,
+    TEST,
+    TRAIN,
+    VAL,
+    digests,
+    edit_json,
+    fail,
+    raw_file,
+    run_main,
+    succeed,
+    write_tree,
+)
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.base.files import Fingerprint
@@ -106,9 +118,7 @@ def test_folder_keeps_its_options_until_all_of_it_is_made_again(raw_dir, aligned
         "--faces --force --splits val",
         "--faces --force --limit 1",
     ]:
-        refused = process(raw_dir, aligned_dir, *line.split())
-        assert refused.status == 2, line
-        assert made_with in refused.stderr
+        refused = fail(2, made_with, raw_dir, aligned_dir, *line.split(), run=process)
         assert "choose another output folder; or process all of this one again" in refused.stderr
     assert digests(aligned_dir) == before
 
@@ -145,22 +155,18 @@ def test_other_label_map_is_refused_until_all_scenes_are_made_again(raw_dir, ali
     path.write_bytes(whole + b"5\tthrone\t5\n")
     aggregation = raw_file(raw_dir, ".aggregation.json")
     edit_json(aggregation, lambda value: value["segGroups"][0].update(label="throne"))
-    added = process(raw_dir / "scans", aligned_dir.parent / "added", "--strict")
-    assert added.status == 0
+    out_dir = aligned_dir.parent / "added"
+    added = succeed(raw_dir / "scans", out_dir, "--strict", run=process)
     assert added.json["notes"] == []
-    scene = read_processed(aligned_dir.parent / f"added/train/{TRAIN}.npz")
+    scene = read_processed(out_dir / f"train/{TRAIN}.npz")
     assert set(scene.nyu40_ids[scene.instances == scene.meta.groups[0].id].tolist()) == {5}
 
     path.write_bytes(whole.replace(b"3\tfloor\t2", b"3\tfloor\t0"))
-    refused = process(raw_dir, aligned_dir)
-    strict = process(raw_dir, aligned_dir, "--force", "--strict")
-    forced = process(raw_dir, aligned_dir, "--force")
-
-    assert refused.status == 2
-    assert strict.status == 1
-    assert f"was made with another label map than {path}" in refused.stderr
+    folders = (raw_dir, aligned_dir)
+    fail(2, f"was made with another label map than {path}", *folders, run=process)
     problem = f"{path}: differs from the label map of the release: floor"
-    assert f"error: {problem}" in strict.stderr
+    fail(1, f"error: {problem}", *folders, "--force", "--strict", run=process)
+    forced = process(*folders, "--force")
     assert f"note: {problem}" in forced.stderr
     assert forced.json["made"] == [*SCENES]
     assert check_folder(aligned_dir).label_map == read_label_map(path).digest
@@ -172,15 +178,12 @@ def test_scene_whose_raw_files_are_gone_stays(raw_dir, aligned_dir, words):
     shutil.rmtree(raw_dir / f"scans/{VAL}")
     raw_file(raw_dir, ".aggregation.json").unlink()
 
-    outcome = process(raw_dir, aligned_dir, *words)
-    other_options = process(raw_dir, aligned_dir, "--faces", "--force")
+    outcome = succeed(raw_dir, aligned_dir, *words, run=process)
 
-    assert outcome.status == 0, outcome.stderr
     gone = f"raw files are gone or cannot be used: {TRAIN}, {VAL}"
     assert f"note: kept, although their {gone}" in outcome.stderr
     assert set(outcome.json["kept"]) >= {TRAIN, VAL}
-    assert other_options.status == 2
-    assert gone in other_options.stderr
+    fail(2, gone, raw_dir, aligned_dir, "--faces", "--force", run=process)
     assert digests(aligned_dir) == before
 
     # With their files gone, too, they fail; nothing else is lost.
@@ -203,15 +206,14 @@ def test_scenes_stay_while_the_disk_that_their_raw_files_are_linked_to_is_away(
         path.symlink_to("nowhere")
 
     outcome = process(raw_dir, aligned_dir)
-    forced = process(raw_dir, aligned_dir, "--faces", "--force")
 
     assert outcome.status == 3
-    assert forced.status == 2
     assert len(outcome.json["failures"]) == 1
     assert "although not in" not in outcome.stderr
     # Errors come before notes, of which there may be many.
     assert f"error: {folder}: " in outcome.stderr.partition("note: ")[0]
-    assert f"raw files are gone or cannot be used: {TRAIN}, {VAL}" in forced.stderr
+    problem = f"raw files are gone or cannot be used: {TRAIN}, {VAL}"
+    fail(2, problem, raw_dir, aligned_dir, "--faces", "--force", run=process)
     # The failure is recorded, and nothing else changes.
     assert check_folder(aligned_dir).failures.keys() == {VAL}
     (aligned_dir / "failed.txt").unlink()
@@ -262,8 +264,7 @@ def test_scene_that_lies_twice_keeps_its_file_and_is_listed_until_it_lies_once(r
     assert list_path.exists()
 
     shutil.rmtree(copy)
-    again = process(raw_dir, out_dir, "--scenes", f"@{list_path}")
-    assert again.status == 0
+    again = succeed(raw_dir, out_dir, "--scenes", f"@{list_path}", run=process)
     assert again.json["kept"] == [VAL]
     assert again.json["notes"] == []
     assert not list_path.exists()
@@ -400,10 +401,9 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
     out_dir = tmp_path / "new"
     write_release(raw_dir, [UNLISTED], vertices=600)
 
-    without = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", "train", "val")
-
-    assert without.status == 3
-    assert f"{UNLISTED}: is in none of the official split lists" in without.stderr
+    problem = f"{UNLISTED}: is in none of the official split lists"
+    words = (raw_dir, out_dir, "--scenes", UNLISTED, "--splits", "train", "val")
+    fail(3, problem, *words, run=process)
     for split, other in (("train", "val"), ("val", "test")):
         outcome = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", split)
         assert outcome.json["made"] == [UNLISTED]
@@ -430,12 +430,8 @@ def test_command_that_cannot_be_carried_out_is_refused(raw_dir, tmp_path, words,
     (tmp_path / "list.txt").write_text(TRAIN)
     before = digests(tmp_path)
 
-    outcome = run_main(
-        "process", *(word.replace("RAW", str(raw_dir)) for word in words), cwd=tmp_path
-    )
-
-    assert outcome.status == status
-    assert message in outcome.stderr
+    words = [word.replace("RAW", str(raw_dir)) for word in words]
+    fail(status, message, "process", *words, cwd=tmp_path)
     assert digests(tmp_path).keys() == before.keys()
 
 
