@@ -143,13 +143,19 @@ class IdCounts:
         """
         label_set = self._declared.label_set
         walls, *_, unlabeled = self._counts
-        stuff = walls + self._counts[label_set["floor"].train_id]
+        floors = self._counts[label_set["floor"].train_id]
+        chairs = self._counts[label_set["chair"].train_id]
         if self._predictions.task == "instance":
+            stuff = walls + floors
             if stuff:
                 problems.append(f"{stuff:,} of {self._counts.sum():,} instances are wall or floor")
         elif unlabeled >= walls:
             problems.append(
                 f"{walls:,} vertices are wall, expected more than the {unlabeled:,} of no class"
+            )
+        elif chairs > floors:
+            problems.append(
+                f"{floors:,} vertices are floor, expected more than the {chairs:,} of chairs"
             )
         best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ ids))
         if best.label_set != label_set and ids <= best.train_ids.keys() | UNLABELED_IDS:
@@ -170,8 +176,9 @@ class IdCounts:
         agreeing_declared, above_declared = scores.compare_with_chance()
         total = scores.confusion.sum()
         best = self._declared
-        # The fewer predictions there are, the larger is the share that may agree by chance.
-        least = agreeing_declared + int(total / (self._counts.sum() + 1) ** 0.5)
+        # The fewer masks or vertices there are, the larger is the share that may agree by chance.
+        count = min(total, self._counts.sum())
+        least = agreeing_declared + int(total / (count + 1) ** 0.5)
         highest = (least, True)
         for numbering, scores in self._readings:
             agreeing, above = scores.compare_with_chance()
