@@ -87,6 +87,22 @@ def add_path_argument(
     )
 
 
+def add_output_argument(
+    parser: Container, metavar: str, text: str, *, required: bool = False
+) -> None:
+    """Add the path of what a command writes, which is None by default.
+
+    Args:
+        parser: The parser, or a group of it.
+        metavar: Its name in the help.
+        text: The help text.
+        required: Whether it must be given.
+    """
+    parser.add_argument(
+        "-o", "--output", type=path_argument, metavar=metavar, help=text, required=required
+    )
+
+
 def add_place_argument(parser: CommandParser) -> None:
     """Add the path or address that `verify` and `info` read."""
     parser.add_argument(

@@ -57,12 +57,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="score masks alone (--task instance): every prediction counts, whatever its id, and "
         "all instances but walls and floors are of one class",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=shared.path_argument,
-        metavar="FILE",
-        help="write the scores of each scene to a .csv file, the worst scene first",
+    shared.add_output_argument(
+        parser, "FILE", "write the scores of each scene to a .csv file, the worst scene first"
     )
 
 

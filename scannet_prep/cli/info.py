@@ -38,12 +38,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
         choices=("scenes", "classes", "instances"),
         help="one row per scene, class or instance",
     )
-    table.add_argument(
-        "-o",
-        "--output",
-        type=shared.path_argument,
-        metavar="FILE",
-        help="file to write: .csv, .json or .parquet (default: CSV on standard output)",
+    shared.add_output_argument(
+        table, "FILE", "file to write: .csv, .json or .parquet (default: CSV on standard output)"
     )
 
 

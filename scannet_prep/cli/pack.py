@@ -39,12 +39,10 @@ def add_arguments(parser: shared.CommandParser) -> None:
         default="data/processed",
         text="folder to pack; - is short for -o -",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=shared.path_argument,
-        metavar="FILE",
-        help="the archive (default: data/scannet.tar.zst); - writes it to standard output",
+    shared.add_output_argument(
+        parser,
+        "FILE",
+        "the archive (default: data/scannet.tar.zst); - writes it to standard output",
     )
     parser.add_argument(
         "--level",

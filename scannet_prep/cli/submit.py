@@ -38,14 +38,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     add_prediction_arguments(parser, "the processed test scenes, for their numbers of vertices")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=shared.path_argument,
-        required=True,
-        metavar="FILE",
-        help="the .zip file to write",
-    )
+    shared.add_output_argument(parser, "FILE", "the .zip file to write", required=True)
     parser.add_argument(
         "--min-score",
         type=float,

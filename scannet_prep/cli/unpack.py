@@ -32,12 +32,10 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="ARCHIVE",
         help="path or address of an archive; - for standard input",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=shared.path_argument,
-        metavar="DIR",
-        help="folder for the files (default: data/processed, data/ScanNet or data/frames, "
+    shared.add_output_argument(
+        parser,
+        "DIR",
+        "folder for the files (default: data/processed, data/ScanNet or data/frames, "
         "depending on the archive)",
     )
     shared.add_selection_arguments(parser)

@@ -85,12 +85,10 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "twice to compare two predictions",
     )
     shared.add_task_arguments(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=shared.path_argument,
-        metavar="OUT",
-        help="file that ends in .html, .png or .ply, or a folder "
+    shared.add_output_argument(
+        parser,
+        "OUT",
+        "file that ends in .html, .png or .ply, or a folder "
         "(default: SCENE.html in the current folder)",
     )
     parser.add_argument(
