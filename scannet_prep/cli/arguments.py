@@ -87,9 +87,7 @@ def add_path_argument(
     )
 
 
-def add_output_argument(
-    parser: Container, metavar: str, text: str, *, required: bool = False
-) -> None:
+def add_output_path(parser: Container, metavar: str, text: str, *, required: bool = False) -> None:
     """Add the path of what a command writes, which is None by default.
 
     Args:

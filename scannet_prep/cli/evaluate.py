@@ -57,7 +57,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="score masks alone (--task instance): every prediction counts, whatever its id, and "
         "all instances but walls and floors are of one class",
     )
-    shared.add_output_argument(
+    shared.add_output_path(
         parser, "FILE", "write the scores of each scene to a .csv file, the worst scene first"
     )
 

@@ -56,7 +56,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="FORMAT",
         help="one of the formats above",
     )
-    shared.add_output_argument(parser, "DIR", "folder for the export (default: data/export/FORMAT)")
+    shared.add_output_path(parser, "DIR", "folder for the export (default: data/export/FORMAT)")
     options = parser.add_argument_group(
         "what to make (default: what the program uses, with the label set of PLACE)"
     )

@@ -38,7 +38,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         choices=("scenes", "classes", "instances"),
         help="one row per scene, class or instance",
     )
-    shared.add_output_argument(
+    shared.add_output_path(
         table, "FILE", "file to write: .csv, .json or .parquet (default: CSV on standard output)"
     )
 

@@ -39,7 +39,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         default="data/processed",
         text="folder to pack; - is short for -o -",
     )
-    shared.add_output_argument(
+    shared.add_output_path(
         parser,
         "FILE",
         "the archive (default: data/scannet.tar.zst); - writes it to standard output",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     add_prediction_arguments(parser, "the processed test scenes, for their numbers of vertices")
-    shared.add_output_argument(parser, "FILE", "the .zip file to write", required=True)
+    shared.add_output_path(parser, "FILE", "the .zip file to write", required=True)
     parser.add_argument(
         "--min-score",
         type=float,

@@ -32,7 +32,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="ARCHIVE",
         help="path or address of an archive; - for standard input",
     )
-    shared.add_output_argument(
+    shared.add_output_path(
         parser,
         "DIR",
         "folder for the files (default: data/processed, data/ScanNet or data/frames, "

@@ -85,7 +85,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "twice to compare two predictions",
     )
     shared.add_task_arguments(parser)
-    shared.add_output_argument(
+    shared.add_output_path(
         parser,
         "OUT",
         "file that ends in .html, .png or .ply, or a folder "

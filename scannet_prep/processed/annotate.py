@@ -258,11 +258,9 @@ def index_segments(
 ) -> list[list[int]]:
     """Return the indices of the segments of each group, without ids that no vertex has."""
     index_of = {raw_id: index for index, raw_id in enumerate(segmentation.raw_ids.tolist())}
-    indices = []
-    for group in groups:
-        known_ids = [raw_id for raw_id in group.segment_ids if raw_id in index_of]
-        indices.append([index_of[raw_id] for raw_id in known_ids])
-    return indices
+    return [
+        [index_of[raw_id] for raw_id in group.segment_ids if raw_id in index_of] for group in groups
+    ]
 
 
 def table_by_group(

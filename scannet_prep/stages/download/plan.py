@@ -61,7 +61,7 @@ class DownloadPlan:
 
 def plan(
     data_dir: Path,
-    types: Sequence[str] = ("seg",),
+    types: Sequence[str],
     *,
     selection: Selection = Selection(),
     base_url: str = BASE_URL,
