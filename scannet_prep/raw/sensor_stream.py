@@ -326,11 +326,9 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
         for number in range(frame_count):
             offsets.append(offset)
             end = offset + _FRAME_HEAD.itemsize
-            image_bytes = (0, 0)
             if end <= self.size_bytes:
                 head = self.read_at(offset, _FRAME_HEAD.itemsize)
-                image_bytes = _IMAGE_SIZES.unpack(head)
-                end += sum(image_bytes)
+                end += sum(_IMAGE_SIZES.unpack(head))
             if end > self.size_bytes:
                 raise FileError(
                     self.path,
