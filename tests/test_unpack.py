@@ -84,7 +84,7 @@ def test_scene_that_failed_and_kept_its_file_is_no_failure_of_a_part(out_dir, tm
     assert not (tmp_path / "out/failed.txt").exists()
 
 
-def test_raw_folder_keeps_its_own_lock(tree, tmp_path):
+def test_raw_folder_keeps_its_own_lock_and_label_map(tree, tmp_path):
     write_tree(tree, {"scannet.lock": b"# of the archive\n"})
     pack_tree(tree, tmp_path / "a.tar.zst")
     unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "out", "--scenes", VAL)
@@ -96,7 +96,14 @@ def test_raw_folder_keeps_its_own_lock(tree, tmp_path):
     }
     write_tree(tmp_path / "out", {"scannet.lock": b"# of the folder\n"})
     assert unpack_file(tmp_path / "a.tar.zst", "-o", tmp_path / "out").status == 0
-    assert read_tree(tmp_path / "out") == TREE | {"scannet.lock": b"# of the folder\n"}
+    own = TREE | {"scannet.lock": b"# of the folder\n"}
+    assert read_tree(tmp_path / "out") == own
+    # With rows for own categories.
+    own["scannetv2-labels.combined.tsv"] = b"of the folder"
+    write_tree(tmp_path / "out", own)
+    problem = "out/scannetv2-labels.combined.tsv: differs from that of the archive"
+    fail(1, problem, tmp_path / "a.tar.zst", "-o", tmp_path / "out", run=unpack_file)
+    assert read_tree(tmp_path / "out") == own
 
 
 def change_manifest(**facts):

@@ -20,12 +20,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scannet_prep.archive.format import Archive, Index, PackedScene, open_archive
+from scannet_prep.archive.format import Archive, PackedScene, open_archive
 from scannet_prep.archive.frames import PipedFrames
 from scannet_prep.base.files import (
     Buffer,
     check_space,
     make_directory,
+    read_file,
     remove_temporaries,
     run_lock,
     write_if_changed,
@@ -35,6 +36,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, MissingFileError, OutputError
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
 from scannet_prep.raw.lock import LOCK_NAME
+from scannet_prep.release.files import LABEL_MAP
 from scannet_prep.source.place import find_kind, read_packed_manifest
 from scannet_prep.source.trees import Frames
 from scannet_prep.stages.scene_run import FAILED_NAME, write_failed_list
@@ -108,7 +110,7 @@ def run(
     unpacked = []
     failures = []
     with run_lock(out_dir), progress.work("unpack", len(scenes), "scenes"):
-        before = _check_folder(out_dir, archive.index, arrived)
+        before = _check_folder(out_dir, archive, arrived)
         present = {path.stem for path in out_dir.glob("**/*")}
         needed_bytes = sum(scene.size_bytes for scene in scenes if scene.scene_id not in present)
         remove_temporaries(*out_dir.glob("**/"))
@@ -155,12 +157,12 @@ def _select(archive: Archive, selection: Selection) -> list[PackedScene]:
     return [held[scene_id] for scene_id in selected[: selection.limit]]
 
 
-def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Manifest | None:
+def _check_folder(out_dir: Path, archive: Archive, arrived: Manifest | None) -> Manifest | None:
     """Refuse a folder that holds other scenes than the archive.
 
     Args:
         out_dir: The folder.
-        index: The index of the archive.
+        archive: The archive.
         arrived: The manifest of the archive; None if its scenes are not processed.
 
     Returns:
@@ -169,8 +171,14 @@ def _check_folder(out_dir: Path, index: Index, arrived: Manifest | None) -> Mani
 
     Raises:
         FileError: It has a damaged manifest, or holds other files and no scenes.
-        OutputError: It has scenes of another kind, or of another head.
+        OutputError: It has scenes of another kind, or of another head, or another label map.
     """
+    index = archive.index
+    for name, data in archive.others.items():
+        path = out_dir / name
+        # People add rows for their own categories, which must not be lost.
+        if name.endswith(LABEL_MAP.suffix) and path.exists() and read_file(path) != data:
+            raise OutputError(f"{path}: differs from that of the archive", _HINT_FOLDER)
     empty = arrived and replace(arrived, scenes={}, failures={}, unfinished=())
     # A killed run may have left hidden files and empty folders.
     visible = chain(out_dir.glob("[!.]*"), out_dir.glob("[!.]*/**/[!.]*"))
