@@ -39,7 +39,6 @@ from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.folder import RECORD_NAME, FramesRecord
 from scannet_prep.frames.options import (
-    FRAME_CONTENTS,
     LAYOUTS,
     SOURCE_KINDS,
     STREAM,
@@ -146,7 +145,7 @@ def extract_scene(
     )
     contents = SceneContents(record, scene)
     for content, name in names.items():
-        if content not in FRAME_CONTENTS:
+        if content not in makers:
             write(name, attrgetter(content)(contents))
     write(RECORD_NAME, encode_json(record) + b"\n")
 
