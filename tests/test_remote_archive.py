@@ -102,14 +102,18 @@ def test_final_faults_are_errors_after_one_request_that_show_no_secret(name, ser
     assert len(server.requests(f"{PATH}?{query}")) <= 2
 
 
-def test_server_that_stays_away_is_an_error_soon_at_first(server):
+def test_server_that_stays_away_is_an_error_soon_at_first(server, monkeypatch):
     server.faults = [at(PATH, *3 * [Status(503)])]
     with pytest.raises(OutageError):
         open_server(server)
     source = open_server(server)
     server.stop()
+    pauses_s = []
+    monkeypatch.setattr(remote_archive.time, "sleep", pauses_s.append)
     with pytest.raises(OutageError, match="the server cannot be reached"):
         source.read(0, 9)
+    # Workers that fail together do not retry together.
+    assert len(set(pauses_s)) == 4
     server.start()
     assert source.read(0, 9) == CONTENT[:9]
 

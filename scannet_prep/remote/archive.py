@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -81,7 +82,9 @@ class RemoteArchive:
             except Exception as error:  # noqa: BLE001 - each package has errors of its own
                 problem = hide_secrets(f"{type(error).__name__}: {error}")
                 raise TransferError(f"{self.name}: {problem}", _HINT_STORE) from None
-            time.sleep(pauses_s.pop(0))
+            # Workers that were rejected together do not retry together. The random numbers of an
+            # epoch, which Python draws elsewhere, do not depend on the network.
+            time.sleep(pauses_s.pop(0) * random.SystemRandom().uniform(0.5, 1.5))
 
 
 def _find_size(address: str) -> int:
