@@ -341,6 +341,10 @@ def test_processed_scenes_give_start_points_in_the_frame_of_the_poses(
     assert "_vh_clean_2.ply" in failure["path"]
     raw_file(copied, "_vh_clean_2.ply").touch()
     assert extract(copied, tmp_path / "out", *words).json["kept"] == SCENES
+    # They may be of another tree, so a mesh beside the stream comes first.
+    for scene_path in (tmp_path / "processed").glob("*/*.npz"):
+        scene_path.write_bytes(b"")
+    assert extract(raw_dir, tmp_path / "beside", *words).status == 0
 
 
 @pytest.mark.parametrize(("layout", "content"), [("nerfstudio", "depth"), ("official", "vertices")])

@@ -72,8 +72,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--processed",
         metavar="DIR",
         default="data/processed",
-        text="processed scenes, for start points of colmap and nerfstudio; a scene that is not "
-        "there needs its mesh beside the stream",
+        text="processed scenes, for start points of colmap and nerfstudio where no mesh is beside "
+        "the stream",
     )
     options = parser.add_argument_group("what to extract (default: the options of the folder)")
     number = options.add_mutually_exclusive_group()

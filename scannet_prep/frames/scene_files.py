@@ -175,7 +175,9 @@ def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _read_vertices(scene: RawScene) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Read vertices in the frame of the scan, as poses are, and their colours."""
-    if scene.processed and scene.processed.exists():
+    # Processed scenes may be of another tree, such as the demo.
+    has_mesh = scene.path(MESH).exists()
+    if scene.processed and scene.processed.exists() and not has_mesh:
         processed = in_frame(read_processed(scene.processed), is_aligned=False)
         return processed.points, processed.colors
     mesh = read_raw_file(MESH, scene.path(MESH))

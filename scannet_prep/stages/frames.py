@@ -120,8 +120,7 @@ def plan(
             scene and numbers of frames.
         base_url: Fetch each stream from this server, and remove it when its frames are complete.
             From the raw tree, only the record of the accepted terms is used.
-        processed_dir: The processed scenes, for layouts with start points; a scene that is not
-            there needs its mesh.
+        processed_dir: The processed scenes, for layouts with start points, if there is no mesh.
 
     Raises:
         UsageError: The options contradict each other or those of the folder, the folder is the raw
