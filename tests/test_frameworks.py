@@ -67,22 +67,23 @@ loader = module.val_dataloader()
 make_trainer(**options).validate(module, loader)
 loader.sampler.end_epoch(len(SEEN))
 """
-# Trains with a checkpoint after each step, then resumes from each of them.
+# Trains with a checkpoint after each step, then resumes from each, which writes the next ones anew.
 RESUMED = """
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 
 def fit(checkpoint=None, **options):
     SEEN.clear()
-    trainer = make_trainer(max_epochs=3, use_distributed_sampler=False, **options)
+    trainer = make_trainer(max_epochs=2, use_distributed_sampler=False, **options)
     trainer.fit(Watched(), ckpt_path=checkpoint, weights_only=False)
-    return [seen for seen in SEEN if seen[0] == "train"]
+    return [seen[3] for seen in SEEN if seen[0] == "train"]
 
 
-checkpoints = ModelCheckpoint(".", filename="{step}", every_n_train_steps=1, save_top_k=-1)
+options = {"every_n_train_steps": 1, "save_top_k": -1, "enable_version_counter": False}
+checkpoints = ModelCheckpoint(".", filename="{step}", **options)
 whole = fit(callbacks=[checkpoints])
 for done in range(1, len(whole)):
-    assert fit(f"step={done}.ckpt", enable_checkpointing=False) == whole[done:], done
+    assert fit(f"step={done}.ckpt", callbacks=[checkpoints]) == whole[done:], done
 assert len(whole) > 6, len(whole)
 """
 
