@@ -67,15 +67,22 @@ loader = module.val_dataloader()
 make_trainer(**options).validate(module, loader)
 loader.sampler.end_epoch(len(SEEN))
 """
-# Trains with a checkpoint after each step, then resumes from each, which writes the next ones anew.
+# Trains with a checkpoint within and after each step, then resumes from each; from the latter, the
+# next ones are written anew.
 RESUMED = """
 from lightning.pytorch.callbacks import ModelCheckpoint
+
+
+class Saving(Watched):
+    def on_before_backward(self, loss):
+        if not self.trainer.ckpt_path:
+            self.trainer.save_checkpoint(f"within={self.global_step}.ckpt")
 
 
 def fit(checkpoint=None, **options):
     SEEN.clear()
     trainer = make_trainer(max_epochs=2, use_distributed_sampler=False, **options)
-    trainer.fit(Watched(), ckpt_path=checkpoint, weights_only=False)
+    trainer.fit(Saving(), ckpt_path=checkpoint, weights_only=False)
     return [seen[3] for seen in SEEN if seen[0] == "train"]
 
 
@@ -84,6 +91,7 @@ checkpoints = ModelCheckpoint(".", filename="{step}", **options)
 whole = fit(callbacks=[checkpoints])
 for done in range(1, len(whole)):
     assert fit(f"step={done}.ckpt", callbacks=[checkpoints]) == whole[done:], done
+    assert fit(f"within={done}.ckpt", enable_checkpointing=False) == whole[done:], done
 assert len(whole) > 6, len(whole)
 """
 
