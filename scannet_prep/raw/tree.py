@@ -82,7 +82,7 @@ class RawScene:
             or `val`. None if neither determines it.
         problem: The reason why the scene cannot be used, without the folder's name; empty if it
             can be used.
-        processed: The processed scene, if it is used instead of the mesh.
+        processed: The processed scene, which is used if there is no mesh.
     """
 
     scene_id: str
