@@ -175,12 +175,12 @@ def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _read_vertices(scene: RawScene) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Read vertices in the frame of the scan, as poses are, and their colours."""
-    # Processed scenes may be of another tree, such as the demo.
-    has_mesh = scene.path(MESH).exists()
-    if scene.processed and scene.processed.exists() and not has_mesh:
+    path = scene.path(MESH)
+    # The mesh comes first, because processed scenes may be of another tree, such as the demo.
+    if scene.processed and scene.processed.exists() and not path.exists():
         processed = in_frame(read_processed(scene.processed), is_aligned=False)
         return processed.points, processed.colors
-    mesh = read_raw_file(MESH, scene.path(MESH))
+    mesh = read_raw_file(MESH, path)
     return mesh.positions, mesh.colors
 
 

@@ -326,12 +326,13 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
         _fetch(task, context)
     task.scene.check()
     folder = task.path
-    others = {*filter(os.path.lexists, [folder])}
     # Everything in the folder of a scene is replaced. Files of other programs may have taken days.
-    with suppress(FileError):
+    try:
         extracted = [RECORD_NAME, *SceneFrames(folder).record.files]
         others = {*filter(Path.is_file, folder.rglob("[!.]*"))}
         others.difference_update(map(folder.joinpath, extracted))
+    except FileError:  # it has no record, or does not exist
+        others = {path for path in [folder] if os.path.lexists(path)}
     if others:
         raise FileError(min(others), "is in the way", "move it elsewhere")
     work_path = context.work_dir / os.urandom(8).hex()

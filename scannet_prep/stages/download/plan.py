@@ -135,6 +135,6 @@ def _is_present(file: RemoteFile, data_dir: Path, recorded: LockEntry | None) ->
     size_bytes = path.stat().st_size if path.is_file() else -1
     if recorded:
         return size_bytes == recorded.size_bytes
-    # Beside a file with gaps, which may be vertices that look like others.
+    # aria2c keeps this file beside one with gaps, which the check may take for vertices.
     has_gaps = Path(f"{path}.aria2").exists()
     return 0 < size_bytes <= file.kind.max_bytes and not has_gaps
