@@ -467,8 +467,8 @@ FROM_PLY = {
     "semantic/{}.txt": [5, 2, 1, 1, 1, 7],
     "instance/{}.txt": [2001, 2001, 1002, 1002, 1002, 0],
     "instance_gt/train/{}.txt": [2001, 2001, 1002, 1002, 1002, 0],
-    "semantic_mask/{}.bin": [2, 2, 1, 1, 1, 7],
-    # The programs take all points of no object for one more object: it must have no votes.
+    # The programs take all points of no object for one more object: it must have no class.
+    "semantic_mask/{}.bin": [2, 2, 1, 1, 1, 0],
     "{}_sem_label.npy": [2, 2, 1, 1, 1, 0],
     "{}_bbox.npy": [],
     "train/{}_inst_nostuff.pth": [[1, 1, 0, 0, 0, 6], [-100] * 6],

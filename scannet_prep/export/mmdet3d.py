@@ -26,8 +26,8 @@ from scannet_prep.export.arrays import (
     find_boxes,
     number_objects,
     segments_of,
-    vertex_raw_ids,
 )
+from scannet_prep.processed.annotate import raw_ids_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, LabelSet
 from scannet_prep.release.scenes import Split
@@ -45,7 +45,8 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     if scene.meta.split is Split.TEST:
         return files, {}
     objects = number_objects(scene, copy=0)
-    raw_ids = vertex_raw_ids(scene, label_set)
+    # Vertices of no group have no label: OneFormer3D would take them for one more instance.
+    raw_ids = raw_ids_by_group(scene.meta.groups, label_set).take(scene.instances)
     files[f"instance_mask/{name}"] = objects.take(scene.instances) + 1
     files[f"semantic_mask/{name}"] = raw_ids
     # Boxes are always in the axis-aligned frame.
