@@ -98,7 +98,7 @@ def test_each_numbering_in_use_is_found_and_its_hint_makes_the_declared_one(
         # Without ground truth, the ids alone are evidence.
         marked = np.append(ids, 255)
         problem_of_ids, hint_of_ids = check(label_set, marked, None, task, is_raw=is_raw)
-        assert bool(problem_of_ids) is not is_declared, actual
+        assert bool(problem_of_ids) is (actual.predicted != declared.predicted), actual
         if is_declared:
             continue
         # A numbering that gives the same ids to the same classes is as good.
@@ -180,13 +180,6 @@ def test_few_masks_tell_the_numbering_in_which_most_agree():
     # class.
     for ids in np.array([[6, 8, 9, 10, 4], [3, 3, 3, 9, 10]]):
         assert check(SCANNET20, ids, scene, "instance") == ACCEPTED
-
-
-def test_ids_at_the_index_without_wall_and_floor_are_told_by_the_rare_ones():
-    truth, _ = draw_classes(SCANNET20, "instance", 1, 0)
-    ids = np.array(SCANNET20.ids)[truth - 2]
-    _, hint = check(SCANNET20, ids, make_scene(SCANNET20, truth), "instance")
-    assert hint.startswith("the ids are probably nyu40 ids shifted by wall and floor: ")
 
 
 def test_two_classes_tell_the_numbering_that_has_all_ids():

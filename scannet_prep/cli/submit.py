@@ -13,7 +13,7 @@ one for each training configuration, and so does the .zip file.
 
 Nothing is written if the predicted ids look wrong: they are not classes of the
 label set, instances are walls or floors, more vertices are unlabeled than wall,
-more are chair than floor, or the ids are those of another label set.
+or the ids are those of another label set.
 
 examples:
   scannet-prep submit predictions -o submission.zip --gt data/processed

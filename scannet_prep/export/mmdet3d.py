@@ -54,8 +54,7 @@ def export_mmdet3d(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     classes = [*box_classes(label_set)]
     boxes = find_boxes(scene, label_set, classes, objects, matrix[:3])
     # The first count is that of unlabeled vertices.
-    labels = label_set.labels_from_raw_ids(raw_ids)
-    counts = np.bincount(labels, minlength=len(label_set) + 1)
+    counts = np.bincount(label_set.labels_from_raw_ids(raw_ids), minlength=len(label_set) + 1)
     return files, {
         "axis_align_matrix": matrix.tolist(),
         "boxes": [(classes.index(raw_id), box) for *box, raw_id, _ in boxes.tolist()],

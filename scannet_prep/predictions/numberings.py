@@ -3,14 +3,14 @@
     raw ids                  nyu40 ids, or ScanNet ids: what `.txt` files should hold
     train ids + 1            0 is unlabeled, as in OctFormer
     train ids                0..K-1, the index in the label set: what arrays should hold
-    wall and floor first     0..K-1, as in ISBNet; in ScanNet20, these are the train ids
+    wall and floor first     0..K-1, as in ISBNet
     train ids - 1            0 was removed, although it is a class
     chair and floor swapped  ScanNet ids in their order, given to classes with wall and floor first
     classes of instances + 1 1..K-2, counted without wall and floor; 0 is for none
     classes of instances     0..K-3, as in SoftGroup and SPFormer
-    shifted raw ids          classes of instances as an index into the ids of all classes
 
-The last three are in use for instances only, the others for both tasks.
+The last two are in use for instances only, the others for both tasks. In ScanNet20, wall and floor
+come first anyway, and nothing is swapped.
 """
 
 from __future__ import annotations
@@ -102,15 +102,12 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
                 enumerate(classes, -1),
                 f"np.pad(range({len(each)}), (0, 256), constant_values=-1)[ids + 1] as {arrays}",
             ),
+            (
+                f"{raw_name} with chair and floor swapped",
+                zip(each.ids, order, strict=True),
+                "ids + (ids == 2) - (ids == 3) as .txt",
+            ),
         ]
-        if each == SCANNET200:
-            rows.append(
-                (
-                    "ScanNet ids with chair and floor swapped",
-                    zip(each.ids, order, strict=True),
-                    "ids + (ids == 2) - (ids == 3) as .txt",
-                )
-            )
         if task == "instance":
             predicted = each.things
             name = f"{each.name} classes counted without wall and floor"
@@ -123,21 +120,13 @@ def list_numberings(label_set: LabelSet, task: Task) -> list[Numbering]:
                     f"np.pad({things}, (1, 256), constant_values=-1)[ids] as .npz",
                 ),
             )
-            rows += [
+            rows.append(
                 (
                     name,
                     enumerate(predicted),
                     f"np.pad({things}, (0, 256), constant_values=-1)[ids] as .npz",
-                ),
-                (
-                    f"{raw_name} shifted by wall and floor",
-                    zip(each.ids, predicted, strict=False),
-                    (
-                        f"np.vectorize(dict(zip(scannet_prep.{each.name.upper()}.ids, {things}))"
-                        ".get)(ids, -1) as .npz"
-                    ),
-                ),
-            ]
+                )
+            )
         for name, pairs, content in rows:
             train_ids = dict(pairs)
             ids = {number for number, train_id in train_ids.items() if train_id in predicted}

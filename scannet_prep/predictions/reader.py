@@ -54,10 +54,10 @@ class Predictions(NamedTuple):
         """
         missing = sorted(set(scene_ids) - self.paths.keys())
         if missing:
-            counts = f"{len(missing):,} of {len(scene_ids):,}"
             raise MissingFileError(
                 self.folder,
-                f"has no {self.task} predictions of {list_some(missing)} ({counts})",
+                f"has no {self.task} predictions of {list_some(missing)} "
+                f"({len(missing):,} of {len(scene_ids):,})",
                 f"{hint}; a file name is a scene id, then {' or '.join(_ENDINGS[self.task])}",
             )
 
@@ -107,9 +107,8 @@ class Predictions(NamedTuple):
         column_count = len(self.numbering.label_set) + 1
         is_number = scores.dtype.kind in "iuf"
         if scores.shape[1:] != (column_count,) or not is_number or np.isnan(scores).any():
-            found = describe_array(scores)
             raise ContentError(
-                f"prob: found {found}, expected numbers (vertices, classes + 1), "
+                f"prob: found {describe_array(scores)}, expected numbers (vertices, classes + 1), "
                 f"of {column_count} columns",
                 "for predictions of another label set, add --label-set",
             )
@@ -149,17 +148,21 @@ def find_predictions(
             if not (RELEASE_ID.fullmatch(scene_id) or scene_id in processed_ids):
                 continue
             if scene_id in paths:
-                other = paths[scene_id].name
-                problem = f"has {other} and {path.name}, expected one prediction per scene"
-                raise UsageError(f"{folder}: {problem}", "remove one of them")
+                raise UsageError(
+                    f"{folder}: has {paths[scene_id].name} and {path.name}, "
+                    "expected one prediction per scene",
+                    "remove one of them",
+                )
             paths[scene_id] = path
     is_raw = {path.suffix == ".txt" for path in paths.values()}
     if len(is_raw) > 1:
-        problem = "has .txt files, which hold raw ids, and arrays, which hold train ids"
-        raise UsageError(f"{folder}: {problem}, expected one of the two", "use two folders")
+        raise UsageError(
+            f"{folder}: has .txt files, which hold raw ids, and arrays, which hold train ids, "
+            "expected one of the two",
+            "use two folders",
+        )
     raw_ids, _, train_ids, *_ = list_numberings(label_set, task)
-    numbering = raw_ids if True in is_raw else train_ids
-    return Predictions(task, numbering, folder, paths)
+    return Predictions(task, raw_ids if True in is_raw else train_ids, folder, paths)
 
 
 def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:
@@ -176,8 +179,9 @@ def load_arrays(path: Path, *keys: str) -> list[NDArray[Any]]:
                 loaded = {"": loaded}
             return [loaded[key] for key in keys]
         except Exception as error:  # noqa: BLE001 - NumPy raises any kind for damaged files
-            problem = f"cannot be read as {path.suffix}: {error}"
-            raise FileError(path, problem, _HINT_ARRAYS) from None
+            raise FileError(
+                path, f"cannot be read as {path.suffix}: {error}", _HINT_ARRAYS
+            ) from None
 
 
 def read_numbers(path: Path) -> IntArray:
@@ -237,6 +241,6 @@ def _read_list(path: Path, vertex_count: int) -> InstancePrediction:
         mask_path = path.parent / name
         if mask_path in masks:
             raise ContentError(f"{problem} of another mask")
-        numbers = read_numbers(mask_path)
-        masks[mask_path] = check_integers(numbers, f"mask {name}", vertex_count) != 0
+        mask = check_integers(read_numbers(mask_path), f"mask {name}", vertex_count)
+        masks[mask_path] = mask != 0
     return InstancePrediction(list(masks.values()), labels, scores)
