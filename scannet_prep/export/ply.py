@@ -18,7 +18,7 @@ from scannet_prep.release.label_sets import LabelSet
 def export_ply(scene: ProcessedScene, label_set: LabelSet) -> SceneFiles:
     """Make the file."""
     comment = (
-        f"{scene.meta.scene_id}, coloured by rgb; scenes of ScanNet are under its terms of use"
+        f"{scene.meta.scene_id}, coloured by rgb; derived from ScanNet, under its terms of use"
     )
     labels = getattr(scene, label_set.raw_ids_key).astype(np.uint16)
     content = encode_ply(comment, scene.points, scene.colors, scene.faces, label=labels)

@@ -227,7 +227,7 @@ def run(
                 content = [encode_png(draw_scene(scene, color, options))]
             else:
                 comment = (
-                    f"{scene_id}, coloured by {color}; scenes of ScanNet are under its terms of use"
+                    f"{scene_id}, coloured by {color}; derived from ScanNet, under its terms of use"
                 )
                 vertex_colors = scene.colorings[color].colors
                 content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
