@@ -92,7 +92,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
 
 
 def note(message: str, subject: str = "", scene_id: str = "") -> Finding:
-    """Make a remark."""
+    """Make a finding that is only a remark."""
     return Finding(message=message, subject=subject, scene_id=scene_id, severity="note")
 
 

@@ -168,7 +168,8 @@ def find_overlaps(
         prediction: The predictions.
         ground_truth: The annotation of the same vertices.
         label_set: The label set of both.
-        is_class_agnostic: Whether to give all of them the first class that counts.
+        is_class_agnostic: Whether all predictions, and all instances that count, are of one class:
+            the first that counts.
 
     Raises:
         ContentError: See `InstanceScores.add`.
@@ -185,7 +186,7 @@ def find_overlaps(
 
     masks, labels, scores = check_prediction(prediction, vertex_count)
     if is_class_agnostic:
-        # The instances keep their order, which decides what prediction each one takes.
+        # The instances keep their order, which decides which prediction each one takes.
         classes = np.full_like(classes, label_set.things[0])
         labels = np.full_like(labels, label_set.things[0])
     pred_sizes = np.count_nonzero(masks, axis=1)

@@ -377,7 +377,8 @@ class FrameOptions:
         for number in chosen:
             if number >= count:
                 raise UsageError(
-                    f"has no frame {number}, only {count:,} frames", "correct --frames"
+                    f"has no frame {number}, only {count:,} frames",
+                    "correct the list of --frames",
                 )
         kept = [number for number in chosen if self.keeps_lost or is_tracked[number]]
         # Evenly spaced.

@@ -5,7 +5,7 @@
     train ids                0..K-1, the index in the label set: what arrays should hold
     wall and floor first     0..K-1, as in ISBNet
     train ids - 1            0 was removed, although it is a class
-    chair and floor swapped  ScanNet ids in their order, given to classes with wall and floor first
+    chair and floor swapped  ScanNet ids in order, for classes with wall and floor first
     classes of instances + 1 1..K-2, counted without wall and floor; 0 is for none
     classes of instances     0..K-3, as in SoftGroup and SPFormer
 

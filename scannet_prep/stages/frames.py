@@ -332,7 +332,7 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
         others = {*filter(Path.is_file, folder.rglob("[!.]*"))}
         others.difference_update(map(folder.joinpath, extracted))
     except FileError:  # it has no record, or does not exist
-        others = {path for path in [folder] if os.path.lexists(path)}
+        others = {folder} if os.path.lexists(folder) else set()
     if others:
         raise FileError(min(others), "is in the way", "move it elsewhere")
     work_path = context.work_dir / os.urandom(8).hex()
