@@ -232,7 +232,7 @@ FORGERIES = {
         join_frames([compress(encode_members({TXT: b""}), 1)[:-4]], INDEX),
         "cannot be decompressed",
     ),
-    "older version": (forge({TXT: b""}, version=1), "this version: .*version.*\n.*pack it again"),
+    "older version": (forge({TXT: b""}, version=1), "this version .*version.*\n.*pack it again"),
     "no index": (join_frames([compress(b"", 1)] * 3, b"{}"), "kind"),
     "too few frames": (join_frames([], INDEX), "lists other frames|tar headers"),
     "too many frames": (join_frames([compress(b"", 1)] * 2, INDEX), "lists other frames"),
@@ -342,4 +342,7 @@ def test_frame_of_an_archive_that_replaced_this_one_is_refused(packed, tmp_path)
     size_bytes = packed.stat().st_size
     assert (tmp_path / "b.tar.zst").replace(packed).stat().st_size == size_bytes
     with pytest.raises(ArchiveError, match=f"(?s){TRAIN}: is damaged: .* not the one.*unpack A"):
+        list(archive.iter_files(TRAIN))
+    packed.unlink()
+    with pytest.raises(FileError, match=f"^{packed}: cannot be read: No such file"):
         list(archive.iter_files(TRAIN))

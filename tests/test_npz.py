@@ -16,12 +16,11 @@ from hypothesis.extra import numpy as hnp
 from oracles import check_same
 
 from scannet_prep.errors import FileError
-from scannet_prep.processed.npz import NpzReader, encode_npz
+from scannet_prep.processed.npz import NpzReader, encode_npz, widen_normals
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
     encode_processed,
     parse_processed,
-    widen_normals,
 )
 
 PATH = Path("train/scene0000_00.npz")

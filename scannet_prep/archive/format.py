@@ -27,7 +27,7 @@ from scannet_prep.archive.frames import (
     iter_members,
     open_source,
 )
-from scannet_prep.base.json import Count, parse_record
+from scannet_prep.base.json import Count
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ArchiveError, ContentError
 from scannet_prep.processed.scene import SceneIdText
@@ -121,9 +121,8 @@ class Archive:
         others: The files of no scene, by name.
 
     Raises:
-        ArchiveError: Its first frame is damaged.
-        FileError: It was made by another version.
-        TransferError: The server does not send it.
+        ArchiveError: Its first frame is damaged, or another version of this program made it.
+        FileError, TransferError: It cannot be read.
     """
 
     def __init__(self, frames: SeekableFrames | PipedFrames) -> None:
@@ -134,8 +133,7 @@ class Archive:
         self._end = 1
         with self._naming_damage():
             self.others = {name: bytes(data) for name, data in iter_members(frames.read(0))}
-            index = self.others.pop(INDEX_NAME, b"")
-            self.index = parse_record(index, self.name, _DECODER, HINT_DAMAGED)
+            self.index = _DECODER.decode(self.others.pop(INDEX_NAME, b""))
             for name in self.others:
                 self._check_owner(name, "")
             for scene in self.index.scenes:
@@ -195,7 +193,7 @@ class Archive:
         """Name the archive and the scene in the errors of the enclosed code."""
         try:
             yield
-        except ContentError as error:
+        except (ContentError, msgspec.MsgspecError, RecursionError) as error:
             problem = f"{scene_id}: is damaged: {error}"
             if not scene_id:
                 problem = f"is damaged, or this version of scannet-prep did not make it: {error}"

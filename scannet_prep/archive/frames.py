@@ -15,6 +15,7 @@ import os
 import struct
 import tarfile
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
@@ -23,8 +24,8 @@ import zstandard
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import expand_home, open_file
-from scannet_prep.errors import ArchiveError, ContentError
+from scannet_prep.base.files import open_file
+from scannet_prep.errors import ArchiveError, ContentError, FileError
 
 if TYPE_CHECKING:
     from scannet_prep.remote.archive import RemoteArchive
@@ -76,9 +77,8 @@ class FileSource:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = expand_home(path)
-        self.name = str(self._path)
-        with open_file(self._path) as file:
+        self.name = os.path.expanduser(path)
+        with open_file(Path(self.name)) as file:
             self.size_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, self.size_bytes - _END_BYTES))
             self.end = file.read()
@@ -87,11 +87,14 @@ class FileSource:
         """Read a range; the result is shorter only if the file ends within the range.
 
         Raises:
-            FileError: It cannot be read.
+            FileError: It does not exist any more, or cannot be read.
         """
-        with open_file(self._path) as file:
-            file.seek(offset)
-            return file.read(size)
+        try:
+            with FileIO(self.name) as file:
+                file.seek(offset)
+                return file.read(size)
+        except OSError as error:
+            raise FileError(self.name, f"cannot be read: {error.strerror}") from error
 
 
 def open_source(place: str | Path) -> ByteSource:

@@ -55,11 +55,6 @@ _HINT_WINDOWS = "run this in WSL; processed folders can be read without it"
 _HINT_LOCKED = "wait until that run has ended, or end it; then run the same command again"
 
 
-def expand_home(path: str | Path) -> Path:
-    """Expand `~` or `~name` at the start of a path; `~name` stays if there is no such user."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser() raises an error
-
-
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """Size and checksum of a file, which distinguish one version of it from another.

@@ -266,7 +266,4 @@ def path_argument(text: str) -> Path:
     if "://" in text or not text:
         kind = "an address" if text else "empty"
         raise argparse.ArgumentTypeError(f"{text!r} is {kind}, expected a path")
-    # Imported here, because help texts need none of the packages that files need.
-    from scannet_prep.base.files import expand_home
-
-    return expand_home(text)
+    return Path(os.path.expanduser(text))

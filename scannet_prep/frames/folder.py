@@ -7,6 +7,7 @@ folder, or archive  --> FrameFolder --> SceneFrames --> ExtractedFrame --> image
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive.format import Archive, find_owner, open_archive
-from scannet_prep.base.files import Fingerprint, expand_home, have_sizes, read_file
+from scannet_prep.base.files import Fingerprint, have_sizes, read_file
 from scannet_prep.base.images import decode_color, decode_gray
 from scannet_prep.base.json import Count, parse_record
 from scannet_prep.base.text import list_some
@@ -110,8 +111,9 @@ class FrameFolder:
 
     def __init__(self, path: Path | str) -> None:
         self._archive: Archive | None = None
-        if "://" in str(path) or expand_home(path).is_file():
-            self._archive = open_archive(path)
+        place = os.path.expanduser(path)
+        if "://" in place or Path(place).is_file():
+            self._archive = open_archive(place)
             path = self._archive.name
             index = self._archive.index
             self._folders = {
@@ -120,7 +122,7 @@ class FrameFolder:
                 if index.kind == "frames"
             }
         else:
-            self._folders = find_scenes(expand_home(path))
+            self._folders = find_scenes(Path(place))
         self.path = path
         if not self._folders:
             raise MissingFileError(

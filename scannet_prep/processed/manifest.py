@@ -142,7 +142,7 @@ class Manifest(msgspec.Struct, frozen=True, tag_field="format", tag=_FORMAT):
         ]
 
 
-_MANIFEST_DECODER = msgspec.json.Decoder(Manifest)
+MANIFEST_DECODER = msgspec.json.Decoder(Manifest)
 
 
 def processed_path(out_dir: Path, split: str, scene_id: str) -> Path:
@@ -168,12 +168,7 @@ def read_manifest(
     path = out_dir / MANIFEST_NAME
     if may_be_missing and not path.exists():
         return Manifest(ProcessOptions())
-    return parse_manifest(read_file(path), path)
-
-
-def parse_manifest(data: bytes, path: str | Path) -> Manifest:
-    """Parse a manifest; arguments and errors are those of `parse_record`."""
-    return parse_record(data, path, _MANIFEST_DECODER, _HINT_AGAIN)
+    return parse_record(read_file(path), path, MANIFEST_DECODER, _HINT_AGAIN)
 
 
 def write_manifest(

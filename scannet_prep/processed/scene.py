@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Buffer, Fingerprint, expand_home, read_file
+from scannet_prep.base.files import Buffer, Fingerprint, read_file
 from scannet_prep.base.json import Value, parse_record, to_plain
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
@@ -264,7 +265,7 @@ def read_processed(path: str | Path) -> ProcessedScene:
         MissingFileError: There is no such file.
         FileError: It is truncated, damaged, or was written by another program.
     """
-    path = expand_home(path)
+    path = Path(os.path.expanduser(path))
     return parse_processed(NpzReader(read_file(path, MAX_FILE_BYTES), path))
 
 
@@ -326,18 +327,3 @@ def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:
             found = f"{array.dtype} {array.shape}"
             return f"array {key!r} is {found}, expected {names} {shape}"
     return ""
-
-
-def widen_normals(halves: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Convert finite float16 to float32.
-
-    NumPy converts one number at a time, which takes seven times as long.
-    """
-    # Widening repeats the sign bit; the mask keeps only its first copy. Exponent and fraction move
-    # to their places in float32, whose exponent is larger by 112.
-    bits = halves.view(np.int16).astype(np.int32)
-    bits <<= 13
-    bits &= np.int32(-0x7000_2000)
-    floats = bits.view(np.float32)
-    floats *= np.float32(2.0**112)
-    return floats

@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scannet_prep.base.files import Fingerprint, expand_home, open_file
+from scannet_prep.base.files import Fingerprint, open_file
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.json import parse_record
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.manifest import (
+    MANIFEST_DECODER,
     MANIFEST_NAME,
     Manifest,
     SceneEntry,
-    parse_manifest,
     processed_path,
     read_manifest,
 )
@@ -99,7 +100,7 @@ def open_place(place: str | Path) -> Place:
         FileError: It cannot be read, is of another program, or its processing has not finished.
         TransferError: A server does not send the archive.
     """
-    path = expand_home(place)
+    path = Path(os.path.expanduser(place))
     kind, listing = ("archive", None) if "://" in str(place) else find_kind(path)
     if kind == "processed":
         return ProcessedFolder(path)
@@ -338,7 +339,8 @@ def read_packed_manifest(archive: Archive) -> Manifest:
         FileError: It is damaged, or lists other scenes than the archive has.
     """
     name = f"{archive.name}: {MANIFEST_NAME}"
-    manifest = parse_manifest(archive.others.get(MANIFEST_NAME, b""), name)
+    data = archive.others.get(MANIFEST_NAME, b"")
+    manifest = parse_record(data, name, MANIFEST_DECODER, _HINT_PACK)
     if manifest.scenes.keys() != {scene.scene_id for scene in archive.index.scenes}:
         raise FileError(name, "lists other scenes than the archive has", _HINT_PACK)
     return manifest

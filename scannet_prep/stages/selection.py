@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from scannet_prep.base.files import expand_home
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import UnknownSceneError
@@ -163,7 +163,7 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         names = [word]
         if word.startswith("@"):
-            names = read_scene_list(expand_home(word[1:]))
+            names = read_scene_list(Path(os.path.expanduser(word[1:])))
         for name in names:
             if not SCENE_ID.fullmatch(name):
                 problem = f"{word:.80}: {name[:80]!r} is not a scene id"

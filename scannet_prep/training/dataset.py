@@ -6,22 +6,22 @@ dataset[i] -> _find (index) -> _read (file, checked) -> _transform
 from __future__ import annotations
 
 import operator
+import os
 import secrets
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import expand_home
 from scannet_prep.base.machine import keep_freed_memory
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ScanNetPrepError, UnknownSceneError, UsageError
-from scannet_prep.processed.scene import widen_normals
+from scannet_prep.processed.npz import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scenes import Split, read_scene_list, suggest_scene_id
 from scannet_prep.source.place import open_processed
@@ -135,8 +135,6 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         points: Any = None,  # noqa: ANN401 - a dict, or a path
         keys: Iterable[str] | None = None,
     ) -> None:
-        names = [split] if isinstance(split, str) else split
-        self.splits = tuple(map(Split.parse, names))
         self.transform = transform
         self.seed = seed
         self._place = open_processed(path)
@@ -150,7 +148,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 f"{min(unknown)!r} is not an array of a sample, expected some of "
                 f"{', '.join(known)} (faces need process --faces)"
             )
-        self.label_set = parse_label_set(labels or self._options.label_set)
+        default = "scannet200" if self._options.scannet200 else "scannet20"
+        self.label_set = parse_label_set(labels or default)
         if not isinstance(ignore_index, int) or ignore_index in self.label_set:
             raise UsageError(
                 f"ignore_index is {ignore_index!r}, expected a whole number that is not a train id "
@@ -167,9 +166,11 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 "to list them: scannet-prep info",
                 stacklevel=2,
             )
-        self.scene_ids = self._find_scenes()
+        names = [split] if isinstance(split, str) else [*split]
+        self.scene_ids = self._find_scenes(names)
+        self.splits = tuple(map(Split, names))
         if isinstance(scenes, str | Path):
-            scenes = read_scene_list(expand_home(scenes))
+            scenes = read_scene_list(Path(os.path.expanduser(scenes)))
         if scenes is not None:
             indices = sorted(set(map(self._find, scenes)))
             self.scene_ids = [self.scene_ids[index] for index in indices]
@@ -182,7 +183,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         # The annotated vertices by scene id; None if all are.
         self._points: dict[str, NDArray[np.int64]] | None = None
         if isinstance(points, str | Path):
-            points = read_points(expand_home(points))
+            points = read_points(Path(os.path.expanduser(points)))
         if points is not None:
             self._points = check_points(points, self.scene_ids, self.lengths)
 
@@ -226,8 +227,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             IndexError: The index is out of range.
             UnknownSceneError: The dataset has no scene of this id.
-            MissingFileError: The scene's file, or the archive, no longer exists.
-            FileError: The scene's file is damaged.
+            MissingFileError: The scene's file no longer exists.
+            FileError: The scene's file is damaged, or the archive no longer exists.
             ArchiveError: The scene is damaged, or the archive has changed since it was opened.
             TransferError: The web server does not serve the scene.
             ScanNetPrepError: The transform failed.
@@ -304,20 +305,20 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             rows.append([counts.get(raw_id, 0) for raw_id in self.label_set.ids])
         return np.array(rows, np.int64)
 
-    def _find_scenes(self) -> list[str]:
+    def _find_scenes(self, splits: Sequence[str]) -> list[str]:
         """Find the scenes of all splits.
 
         Raises:
-            UsageError: A split has none.
+            UsageError: A split has none, or does not exist.
         """
         scenes = self._place.scenes
-        missing = set(self.splits) - {scene.split for scene in scenes.values()}
+        missing = set(splits) - {scene.split for scene in scenes.values()}
         if missing:
             raise UsageError(
-                f"{self.path}: holds no {min(missing)} scenes",
-                "choose another split, or process the scenes of this one",
+                f"{self.path}: holds no scenes of the split {min(missing)!s:.80}",
+                "choose another split of train, val and test, or process the scenes of this one",
             )
-        return [scene_id for scene_id, scene in scenes.items() if scene.split in self.splits]
+        return [scene_id for scene_id, scene in scenes.items() if scene.split in splits]
 
     def _find(self, key: int | str) -> int:
         """Return the index of a scene, counted from 0, given an index from either end or an id.

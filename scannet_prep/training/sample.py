@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.base.files import expand_home
 from scannet_prep.errors import UsageError
-from scannet_prep.processed.scene import widen_normals
+from scannet_prep.processed.npz import widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 
 
@@ -81,7 +81,7 @@ def sample_from_mesh(
     matrix = None if axis_alignment is None else np.array(axis_alignment, np.float64)
     if matrix is not None and (matrix.shape != (4, 4) or not np.isfinite(matrix).all()):
         raise UsageError(f"axis_alignment is {matrix}, expected 4 rows of 4 finite numbers")
-    path = expand_home(file)
+    path = Path(os.path.expanduser(file))
     mesh = read_raw_file(MESH, path)
     for note in mesh.notes:
         warnings.warn(f"{path}: {note.text}", stacklevel=2)
