@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.version import VERSION
-from scannet_prep.errors import ContentError, FileError, MissingFileError
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.processed.annotate import Annotation, annotate, measure_groups
 from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.ply_labels import take_ply_labels
@@ -46,49 +46,6 @@ _Contents: TypeAlias = Mapping[FileKind, Any]
 # Segments with fewer vertices are joined to others, if edges lead to any.
 _MIN_VERTICES = 20
 _HINT_FRAGMENTS = "compute no segments for it, or take a mesh whose faces join its vertices"
-_GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
-
-
-def find_raw_files(
-    scene: RawScene,
-    split: Split,
-    options: ProcessOptions,
-) -> dict[FileKind, Path]:
-    """Find the files that a scene is made from, by kind; at most one of the two kinds of groups.
-
-    Train and val scenes need their annotation, and those of the release their metadata if points
-    are aligned. Test scenes need a mesh. Groups need segments, and labels.ply if labels come from
-    it. A file that is not needed is used if it exists.
-
-    Raises:
-        MissingFileError: A required file is missing.
-        FileError: The scene cannot be used, for example because it exists twice.
-    """
-    scene.check()
-    groups_kind = next((kind for kind in _GROUPS_KINDS if kind in scene.files), _GROUPS_KINDS[0])
-    used = {release.MESH, release.INFO, release.SEGMENTS, groups_kind}
-    if options.labels_from == "ply":
-        used.add(release.LABELS_MESH)
-    needed = {release.MESH}
-    if split is not Split.TEST:
-        needed |= used
-    if scene.scene_id not in official_splits() or not options.align_axis:
-        needed.discard(release.INFO)
-    # With labels from labels.ply, a scene may lack groups: it then has no instances, and no ScanNet
-    # ids.
-    if groups_kind in scene.files:
-        needed |= used - {release.INFO}
-    elif release.LABELS_MESH in used and not options.scannet200:
-        needed -= {release.SEGMENTS, groups_kind}
-
-    paths = {}
-    for kind in release.INPUT_KINDS:
-        path = scene.path(kind)
-        if kind in used and kind in scene.files:
-            paths[kind] = path
-        elif kind in needed:
-            raise MissingFileError(path, "no such file", repair_hint(path))
-    return paths
 
 
 def process_scene(
@@ -108,7 +65,7 @@ def process_scene(
     Raises:
         FileError: A raw file is missing, cannot be read, is damaged, or does not fit the others.
     """
-    paths = find_raw_files(scene, split, options)
+    paths = options.find_raw_files(scene, split)
     official_split = official_splits().get(scene.scene_id)
     contents, inputs = read_raw_files(paths)
     mesh: Mesh = contents[release.MESH]
@@ -116,7 +73,7 @@ def process_scene(
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
 
     # Labels and instances.
-    groups_kind = next((kind for kind in _GROUPS_KINDS if kind in contents), None)
+    groups_kind = next((kind for kind in release.GROUPS_KINDS if kind in contents), None)
     annotation = _annotate(paths, contents, groups_kind, label_map)
     raw_ids = getattr(annotation, options.label_set.raw_ids_key)
 

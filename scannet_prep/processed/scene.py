@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,9 +18,21 @@ from scannet_prep.base.json import Value, parse_record, to_plain
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.npz import HINT_DAMAGED, NpzReader, encode_npz
+from scannet_prep.release.files import (
+    AGGREGATION,
+    GROUPS_KINDS,
+    INFO,
+    LABELS_MESH,
+    MESH,
+    SEGMENTS,
+    FileKind,
+)
 from scannet_prep.release.irregularities import SceneWarning
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.release.scenes import OWN_ID_PATTERN, Split
+from scannet_prep.release.scenes import OWN_ID_PATTERN, Split, official_splits
+
+if TYPE_CHECKING:
+    from scannet_prep.raw.tree import RawScene
 
 # Increased whenever the bytes of a processed folder, or their interpretation, change.
 FORMAT_VERSION: Literal[2] = 2
@@ -86,6 +98,34 @@ class ProcessOptions:
             return msgspec.convert(values, ProcessOptions)
         except (TypeError, msgspec.ValidationError) as error:
             raise UsageError(f"options {options}: {error}") from None
+
+    def find_raw_files(self, scene: RawScene, split: Split) -> dict[FileKind, Path]:
+        """Find the files that a scene is made from, by kind; one of the two kinds of groups.
+
+        Train and val scenes need their annotation, and those of the release their metadata if
+        points are aligned. Test scenes need a mesh. Groups need segments, and labels.ply if labels
+        come from it. A file that is not needed is used if it exists.
+
+        Raises:
+            MissingFileError: A required file is missing.
+            FileError: The scene cannot be used, for example because it exists twice.
+        """
+        groups_kind = next((kind for kind in GROUPS_KINDS if kind in scene.files), AGGREGATION)
+        used = {MESH, INFO, SEGMENTS, groups_kind}
+        if self.labels_from == "ply":
+            used.add(LABELS_MESH)
+        needed = {MESH}
+        if split is not Split.TEST:
+            needed |= used
+        if scene.scene_id not in official_splits() or not self.align_axis:
+            needed.discard(INFO)
+        # With labels from labels.ply, a scene may lack groups: it then has no instances, and no
+        # ScanNet ids.
+        if groups_kind in scene.files:
+            needed |= used - {INFO}
+        elif LABELS_MESH in used and not self.scannet200:
+            needed -= {SEGMENTS, groups_kind}
+        return scene.find_files(used, needed)
 
     @property
     def label_set(self) -> LabelSet:

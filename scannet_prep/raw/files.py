@@ -159,12 +159,9 @@ def read_raw_files(
     Raises:
         FileError: A file is missing, damaged, or of another kind.
     """
-    contents = {}
-    inputs = {}
-    for kind, path in paths.items():
-        data = read_file(path, kind.max_bytes)
-        inputs[path.name] = Fingerprint.from_bytes(data)
-        contents[kind] = _parse(kind, data, path)
+    files = {kind: read_file(path, kind.max_bytes) for kind, path in paths.items()}
+    inputs = {paths[kind].name: Fingerprint.from_bytes(data) for kind, data in files.items()}
+    contents = {kind: _parse(kind, data, paths[kind]) for kind, data in files.items()}
     return contents, inputs
 
 

@@ -27,6 +27,7 @@ from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.release.files import (
     INFO,
+    INPUT_KINDS,
     KINDS,
     LABEL_MAP,
     MESH,
@@ -104,6 +105,29 @@ class RawScene:
         """
         if self.problem:
             raise FileError(self.directory, self.problem)
+
+    def find_files(
+        self, used: Collection[FileKind], needed: Collection[FileKind]
+    ) -> dict[FileKind, Path]:
+        """Find the paths of the files of some kinds.
+
+        Args:
+            used: The kinds; those without a file are left out.
+            needed: Those of them that must exist.
+
+        Raises:
+            MissingFileError: A file that is needed does not exist.
+            FileError: The scene cannot be used.
+        """
+        self.check()
+        paths = {}
+        for kind in INPUT_KINDS:
+            path = self.path(kind)
+            if kind in used and kind in self.files:
+                paths[kind] = path
+            elif kind in needed:
+                raise MissingFileError(path, "no such file", repair_hint(path))
+        return paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ LABEL_MAP = FileKind("scannetv2-labels.combined.tsv", "label map", frozenset(), 
 SEGMENTATION_KINDS = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION, INFO)
 # The files that a processed scene can be made from.
 INPUT_KINDS = (*SEGMENTATION_KINDS, HIGH_RESOLUTION_AGGREGATION)
+# Its groups come from one of these: the first that it has.
+GROUPS_KINDS = (AGGREGATION, HIGH_RESOLUTION_AGGREGATION)
 # The files of a scene, by suffix: the 13 of the official download script.
 KINDS = {
     kind.suffix: kind

@@ -22,7 +22,7 @@ from scannet_prep.base.text import list_some
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.export import EXPORT_NAME
-from scannet_prep.processed.make_scene import find_raw_files, process_scene
+from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.manifest import (
     Manifest,
     SceneEntry,
@@ -104,7 +104,8 @@ def plan(
     before = read_manifest(out_dir, may_be_missing=True)
     options = before.options.updated(options or {})
     label_map = label_map_at(listing.label_map)
-    notes = [*_check_label_map(label_map, is_strict=is_strict), *listing.findings]
+    notes = [*_check_label_map(label_map, describe_differences(label_map), is_strict=is_strict)]
+    notes += listing.findings
     context = ProcessContext(options, label_map, is_strict)
     difference = _compare_heads(before, context)
     if difference and not (is_forced and selection.has_all):
@@ -192,13 +193,12 @@ def _estimate_bytes(tasks: Iterable[SceneTask], options: ProcessOptions) -> int:
     return int(mesh_bytes * (_SIZE_OF_MESH_WITH_FACES if options.faces else _SIZE_OF_MESH))
 
 
-def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[Finding]:
-    """Describe how the label map differs from that of the release, if it does.
+def _check_label_map(label_map: LabelMap, difference: str, *, is_strict: bool) -> list[Finding]:
+    """Note how the label map differs from that of the release, if it does.
 
     Raises:
         FileError: They differ, and the run is strict.
     """
-    difference = describe_differences(label_map)
     if not difference:
         return []
     if is_strict:
@@ -217,7 +217,7 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
             is not checked if its file has to be made again anyway.
     """
     if entry is None:
-        find_raw_files(task.scene, task.split, context.options)
+        context.options.find_raw_files(task.scene, task.split)
         return "not made yet"
     if entry.split != task.split:
         return "in another split than before"
@@ -227,7 +227,7 @@ def _find_reason(task: SceneTask, entry: SceneEntry | None, context: ProcessCont
         return "its file is gone"
     if output.st_size != entry.size_bytes:
         return "its file was changed"
-    raw_files = find_raw_files(task.scene, task.split, context.options)
+    raw_files = context.options.find_raw_files(task.scene, task.split)
     inputs = [path.stat() for path in raw_files.values()]
     size_bytes = sum(status.st_size for status in inputs)
     newest_ns = max(status.st_mtime_ns for status in inputs)
