@@ -126,7 +126,7 @@ def classes(
     """
     opened = open_processed(place)
     chosen = parse_label_set(label_set or opened.options.label_set)
-    splits = [Split.TRAIN, Split.VAL] if split is None else [Split.parse(split)]
+    splits = [Split.TRAIN, Split.VAL] if split is None else [Split(split)]
     by_scene = {}
     for scene_id, entry in opened.manifest.scenes.items():
         if entry.split in splits:

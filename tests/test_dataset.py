@@ -108,7 +108,7 @@ def test_scenes_are_found_by_index_and_id(stored):
     ("options", "message"),
     [
         ({"keys": ["label"]}, "'label' is not an array of a sample, expected some of points, nor"),
-        ({"split": ["train", "all"]}, "holds no scenes of the split all"),
+        ({"split": ["train", "all"]}, "'all' is not a split"),
         ({"scenes": []}, "no scene was chosen"),
         ({"scenes": np.ones(8, bool)}, "found True, expected the index or the id"),
         ({"labels": "20"}, "expected ScanNet20 or ScanNet200"),

@@ -149,6 +149,7 @@ def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written
     part.with_name(f"{part.name}.version").write_text('"1"')
     part.touch()
     os.truncate(part, 2 << 40)
+    assert run_main(*command, "--dry-run", "--json").json["missing_bytes"] == 0
     assert "no file was served" in run_main(*command).stderr
 
 

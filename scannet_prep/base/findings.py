@@ -6,13 +6,18 @@ An exception ends a run. A finding does not: the other files are still checked.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Collection
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from scannet_prep.base.files import write_if_changed, writing
 from scannet_prep.errors import FileError, ScanNetPrepError
+
+FAILED_NAME = "failed.txt"
+_FAILED_HEADER = "# Scenes that failed. To try them again: --scenes @failed.txt\n"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "path"}):
@@ -102,3 +107,18 @@ _sort_key = attrgetter("severity", "scene_id", "subject")
 def _printable(text: str) -> str:
     """Escape the bytes of file names that are not UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def write_failed_list(folder: Path, scene_ids: Collection[str]) -> None:
+    """Write `failed.txt`, for `--scenes @failed.txt`, or remove it if nothing has failed.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    path = folder / FAILED_NAME
+    if scene_ids:
+        lines = "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids))
+        write_if_changed(path, f"{_FAILED_HEADER}{lines}".encode())
+    elif path.exists():
+        with writing(path):
+            path.unlink()

@@ -275,12 +275,7 @@ class SensorStream(AbstractContextManager["SensorStream"], Sequence[Frame]):
         """
         try:
             # Forked processes and threads share the position of a file, which `pread` does not use.
-            # Windows lacks it, and does not fork.
-            if hasattr(os, "pread"):
-                data = os.pread(self._file.fileno(), size_bytes, offset)
-            else:
-                self._file.seek(offset)
-                data = self._file.read(size_bytes)
+            data = os.pread(self._file.fileno(), size_bytes, offset)
         except (OSError, ValueError, OverflowError) as error:
             # ValueError: the stream is closed. OverflowError: no file has so many bytes.
             raise FileError(self.path, f"cannot be read: {error}") from error

@@ -74,7 +74,10 @@ def suggest_scene_id(text: str) -> str:
 class Split(str, Enum):
     """A part of the benchmark's official division. Test scenes have no public annotation.
 
-    A member is its text, also in f-strings.
+    A member is its text, also in f-strings. `Split("val")` finds a member by its text.
+
+    Raises:
+        UsageError: There is no split of this name.
     """
 
     __str__ = str.__str__
@@ -84,16 +87,8 @@ class Split(str, Enum):
     TEST = "test"
 
     @classmethod
-    def parse(cls, text: str) -> Split:
-        """Find a split by its name.
-
-        Raises:
-            UsageError: There is no split of this name.
-        """
-        try:
-            return cls(text)
-        except ValueError:
-            raise UsageError(f"{text!r} is not a split", f"splits are {', '.join(cls)}") from None
+    def _missing_(cls, value: object) -> Split:
+        raise UsageError(f"{value!r} is not a split", f"splits are {', '.join(cls)}")
 
 
 @cache
@@ -108,7 +103,7 @@ def official_scenes(split: str) -> tuple[SceneId, ...]:
     """
     from importlib import resources  # imported here: `--help` does not need it
 
-    name = f"assets/scannetv2_{Split.parse(split)}.txt"
+    name = f"assets/scannetv2_{Split(split)}.txt"
     text = resources.files("scannet_prep").joinpath(name).read_text(encoding="ascii")
     return tuple(map(SceneId, text.split()))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from scannet_prep.base.files import (
     write_if_changed,
     writing,
 )
-from scannet_prep.base.findings import Finding, note
+from scannet_prep.base.findings import Finding, note, write_failed_list
 from scannet_prep.base.json import encode_json
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import list_some
@@ -43,9 +43,7 @@ from scannet_prep.release.scenes import RELEASE_ID, Split
 WORK_NAME = ".scannet-prep-work"
 """A folder in the output folder for the folders of unfinished scenes; removed at the end."""
 
-FAILED_NAME = "failed.txt"
 
-_FAILED_HEADER = "# Scenes that failed. To try them again: --scenes @failed.txt\n"
 _SAVE_INTERVAL_S = 5.0
 _HINT_CHANGED = "run the same command again"
 
@@ -322,18 +320,3 @@ def _put_in_place(temporary_path: Path, path: Path) -> None:
             path.replace(outdated_path)
         temporary_path.replace(path)
     shutil.rmtree(outdated_path, ignore_errors=True)
-
-
-def write_failed_list(folder: Path, scene_ids: Collection[str]) -> None:
-    """Write `failed.txt`, for `--scenes @failed.txt`, or remove it if nothing has failed.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    path = folder / FAILED_NAME
-    if scene_ids:
-        lines = "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids))
-        write_if_changed(path, f"{_FAILED_HEADER}{lines}".encode())
-    elif path.exists():
-        with writing(path):
-            path.unlink()

@@ -31,7 +31,7 @@ from scannet_prep.base.files import (
     run_lock,
     write_if_changed,
 )
-from scannet_prep.base.findings import Finding
+from scannet_prep.base.findings import FAILED_NAME, Finding, write_failed_list
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, MissingFileError, OutputError
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
@@ -39,7 +39,6 @@ from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.release.files import LABEL_MAP
 from scannet_prep.source.place import find_kind, read_packed_manifest
 from scannet_prep.source.trees import Frames
-from scannet_prep.stages.scene_run import FAILED_NAME, write_failed_list
 from scannet_prep.stages.selection import Selection
 
 _FOLDERS = {

@@ -11,7 +11,7 @@ import secrets
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -135,6 +135,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         points: Any = None,  # noqa: ANN401 - a dict, or a path
         keys: Iterable[str] | None = None,
     ) -> None:
+        names = [split] if isinstance(split, str) else split
+        self.splits = tuple(map(Split, names))
         self.transform = transform
         self.seed = seed
         self._place = open_processed(path)
@@ -166,9 +168,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
                 "to list them: scannet-prep info",
                 stacklevel=2,
             )
-        names = [split] if isinstance(split, str) else [*split]
-        self.scene_ids = self._find_scenes(names)
-        self.splits = tuple(map(Split, names))
+        self.scene_ids = self._find_scenes()
         if isinstance(scenes, str | Path):
             scenes = read_scene_list(Path(os.path.expanduser(scenes)))
         if scenes is not None:
@@ -305,20 +305,20 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             rows.append([counts.get(raw_id, 0) for raw_id in self.label_set.ids])
         return np.array(rows, np.int64)
 
-    def _find_scenes(self, splits: Sequence[str]) -> list[str]:
+    def _find_scenes(self) -> list[str]:
         """Find the scenes of all splits.
 
         Raises:
-            UsageError: A split has none, or does not exist.
+            UsageError: A split has none.
         """
         scenes = self._place.scenes
-        missing = set(splits) - {scene.split for scene in scenes.values()}
+        missing = set(self.splits) - {scene.split for scene in scenes.values()}
         if missing:
             raise UsageError(
-                f"{self.path}: holds no scenes of the split {min(missing)!s:.80}",
-                "choose another split of train, val and test, or process the scenes of this one",
+                f"{self.path}: holds no {min(missing)} scenes",
+                "choose another split, or process the scenes of this one",
             )
-        return [scene_id for scene_id, scene in scenes.items() if scene.split in splits]
+        return [scene_id for scene_id, scene in scenes.items() if scene.split in self.splits]
 
     def _find(self, key: int | str) -> int:
         """Return the index of a scene, counted from 0, given an index from either end or an id.

@@ -21,15 +21,14 @@ from scannet_prep.base.files import (
     write_atomically,
     write_if_changed,
 )
+from scannet_prep.base.findings import write_failed_list
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
 from scannet_prep.release.files import ACCEPTANCE_NAME, SPLIT_DIRS, TERMS_URL
 from scannet_prep.release.scenes import Split
-from scannet_prep.remote.partial import PartialFile
 from scannet_prep.stages.download.fetch import DownloadReport, Fetcher
 from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile, plan
-from scannet_prep.stages.scene_run import write_failed_list
 
 __all__ = [
     "DownloadPlan",
@@ -84,12 +83,10 @@ def run(
     data_dir = plan.data_dir
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     check_terms(data_dir, accepts_terms=accepts_terms)
-    received_bytes = sum(
-        PartialFile(data_dir / file.local_path).size_bytes for file in plan.missing
-    )
+    has_record = has_accepted_terms(data_dir)
     # scans/ holds nearly all files, and may be a link to another disk.
-    check_space(data_dir / SPLIT_DIRS[Split.TRAIN], plan.missing_bytes - received_bytes)
-    if not has_accepted_terms(data_dir):
+    check_space(data_dir / SPLIT_DIRS[Split.TRAIN], plan.missing_bytes)
+    if not has_record:
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(data_dir / ACCEPTANCE_NAME, [text.encode()])
@@ -130,8 +127,8 @@ def _record(report: DownloadReport) -> None:
         OutputError: The results cannot be written.
     """
     plan = report.plan
-    if report.locked:
-        write_if_changed(plan.data_dir / LOCK_NAME, encode_lock(report.locked))
     incomplete = {*plan.files}.difference(report.fetched, report.kept)
     scene_ids = {file.scene_id for file in incomplete}
+    if report.locked:
+        write_if_changed(plan.data_dir / LOCK_NAME, encode_lock(report.locked))
     write_failed_list(plan.data_dir, scene_ids - {""})

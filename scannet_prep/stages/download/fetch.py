@@ -147,7 +147,6 @@ class Fetcher:
         self._has_served = False
         # How many connections may be used.
         self._width = _MAX_SUSPECTS
-        self._client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
         self._waiting = deque[_Task]()
         plan = report.plan
         present = {*plan.present}
@@ -155,6 +154,8 @@ class Fetcher:
         for file in plan.files:
             part = PartialFile(plan.data_dir / file.local_path)
             self._waiting.append(_Task(file, part, file in present))
+        self._file_count = len(self._waiting)
+        self._client = HttpClient(_SILENCE_S, is_insecure=is_insecure)
 
     def run(self, jobs: int) -> None:
         """Check existing files and fetch the others, until each is there or given up.
@@ -263,7 +264,7 @@ class Fetcher:
                 self._is_served = True
             self._show(task, task.file.kind.typical_bytes)
             done = len(report.kept) + len(report.fetched) + len(report.failures)
-            self._progress.status(f"{done:,}/{len(report.plan.files):,} files")
+            self._progress.status(f"{done:,}/{self._file_count:,} files")
 
     def _note_success(self) -> None:
         """Count the failures so far, which were those of the files, because the server is up.

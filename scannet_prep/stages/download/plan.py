@@ -14,6 +14,7 @@ from scannet_prep.raw.lock import LockEntry, read_tree_lock
 from scannet_prep.release import files as release
 from scannet_prep.release.files import BASE_URL, FileKind
 from scannet_prep.release.scenes import Split, official_splits
+from scannet_prep.remote.partial import PartialFile
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
@@ -44,7 +45,7 @@ class DownloadPlan:
         present: The files that exist and are complete as far as their size shows. `run` checks
             each of them.
         missing: All other files.
-        missing_bytes: Typical size of the missing files.
+        missing_bytes: Typical size of the missing files, without what has been received of them.
     """
 
     data_dir: Path
@@ -93,8 +94,11 @@ def plan(
             "no file of these types exists for these scenes",
             "test scenes have no annotation: choose other --types, or scenes of train or val",
         )
-    missing_bytes = sum(file.kind.typical_bytes for file in missing)
-    return DownloadPlan(data_dir, base_url, present, missing, missing_bytes)
+    missing_bytes = sum(
+        file.kind.typical_bytes - PartialFile(data_dir / file.local_path).size_bytes
+        for file in missing
+    )
+    return DownloadPlan(data_dir, base_url, present, missing, max(0, missing_bytes))
 
 
 def _find_kinds(types: Sequence[str]) -> list[FileKind]:
