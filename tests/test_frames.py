@@ -117,7 +117,7 @@ def test_frames_without_depth_and_streams_without_usable_frames_are_named(raw_di
     assert outcome.json["made"] == [TRAIN]
     messages = [note["message"] for note in outcome.json["notes"]]
     assert messages[-1] == "frames without any depth: 2, listed in frames.json"
-    assert FrameFolder(out_dir)[TRAIN].record.without_depth == (0, 6)
+    assert FrameFolder(out_dir)[TRAIN].record.without_depth == [0, 6]
     failure, lost = outcome.json["failures"]
     assert "color compression 1" in failure["message"]
     assert "another recorder" in failure["hint"]

@@ -9,9 +9,8 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -58,12 +57,12 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet_p
     sources: dict[str, Count]
     frames: tuple[Count, ...]
     lost: tuple[Count, ...]
-    without_depth: tuple[Count, ...]
+    without_depth: list[Count]
     color_camera: SensorCamera
     depth_camera: SensorCamera
     sensor: str
     poses: bytes
-    files: Mapping[str, Fingerprint]
+    files: dict[str, Fingerprint]
     format_version: Literal[1] = 1
 
     def __post_init__(self) -> None:
@@ -73,6 +72,21 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet_p
     def read_poses(self) -> NDArray[np.float32]:
         """Return the poses of the extracted frames, float32 (N, 4, 4), scan <- camera, metres."""
         return np.frombuffer(self.poses, "<f4").reshape(len(self.frames), 4, 4)
+
+    def name_files(self, scene_id: str, position: int) -> dict[str, str]:
+        """Return the names of the files of a frame, by content.
+
+        Args:
+            scene_id: The scene.
+            position: The position of the frame among those that are extracted.
+        """
+        number = self.frames[position]
+        return {
+            content: name.format(
+                scene=scene_id, first=self.options.first, number=number, position=position
+            )
+            for content, name in self.options.find_names(self.split).items()
+        }
 
 
 _DECODER = msgspec.json.Decoder(
@@ -150,8 +164,7 @@ class FrameFolder:
         return SceneFrames(self._folders[scene_id], self._archive)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExtractedFrame:
+class ExtractedFrame(NamedTuple):
     """One extracted frame. Its images are read when they are used.
 
     Attributes:
@@ -269,7 +282,5 @@ class SceneFrames(Sequence[ExtractedFrame]):
             IndexError: There are fewer frames.
         """
         position = range(len(self))[position]
-        record = self.record
-        number = record.frames[position]
-        names = record.options.name_files(self.scene_id, record.split, number, position)
-        return ExtractedFrame(self, number, self.poses[position], names)
+        names = self.record.name_files(self.scene_id, position)
+        return ExtractedFrame(self, self.record.frames[position], self.poses[position], names)

@@ -39,8 +39,8 @@ class Layout(NamedTuple):
     """The names of the files of a scene, and the options that its readers need.
 
     Attributes:
-        table: On each line, a content and the name of its file. Each frame has a file of every
-            `FrameContent`; the other contents are attributes of `SceneContents`, and concern all
+        table: On each line, a content, which is an attribute of `SceneContents`, and the name of
+            its file. Each frame has a file of every `FrameContent`; the other contents concern all
             frames. `{number}` is the number of the frame in the stream, `{position}` counts the
             frames that are extracted, from 0, and `{first}` is the option.
         folder: The folder of a scene in the output folder; `{scene}` is its name, `{scans}` is
@@ -288,7 +288,7 @@ class FrameOptions:
         """Check the options, and sort the contents as the layout does."""
         if self.layout not in LAYOUTS:
             raise UsageError(f"{self.layout!r} is not a layout", f"there are: {', '.join(LAYOUTS)}")
-        layout = LAYOUTS[self.layout]
+        layout = self.form
         possible = [content for content in FRAME_CONTENTS if content in layout.files]
         for content in self.contents:
             if content not in possible:
@@ -316,6 +316,11 @@ class FrameOptions:
                 )
 
     @property
+    def form(self) -> Layout:
+        """The layout."""
+        return LAYOUTS[self.layout]
+
+    @property
     def text(self) -> str:
         """The options in the words of the command line; those that are not used are left out."""
         is_used = {"every": not self.listed, "label_set": "labels" in self.contents}
@@ -325,20 +330,14 @@ class FrameOptions:
             if (value := getattr(self, name)) and is_used.get(name, True)
         )
 
-    def name_files(
-        self, scene_id: str, split: Split, number: int = 0, position: int = 0
-    ) -> dict[str, str]:
-        """Return the names of the files of a scene, by content; test scenes have no 2D labels.
+    def find_names(self, split: Split) -> dict[str, str]:
+        """Find the names of the files of a scene, by content; test scenes have no 2D labels.
 
-        Args:
-            scene_id: The scene.
-            split: Its split.
-            number: The number of a frame in the stream, for the files of a frame.
-            position: The position of this frame among those that are extracted.
+        They have the fields of `Layout.table`.
         """
         return {
-            content: name.format(scene=scene_id, first=self.first, number=number, position=position)
-            for content, name in LAYOUTS[self.layout].files.items()
+            content: name
+            for content, name in self.form.files.items()
             if content in self.contents or content not in FRAME_CONTENTS
             if split in SOURCE_KINDS.get(content, STREAM).splits
         }
@@ -346,13 +345,13 @@ class FrameOptions:
     def folder_of(self, scene_id: str, split: Split) -> str:
         """Return the folder of a scene in the output folder."""
         part = "test" if split == Split.TEST else "train"
-        return LAYOUTS[self.layout].folder.format(
+        return self.form.folder.format(
             scene=scene_id, scans=SPLIT_DIRS[split], split=split, part=part
         )
 
     def find_sources(self, split: Split) -> list[FileKind]:
         """Return the kinds of the files that scenes of a split are extracted from, by content."""
-        return [SOURCE_KINDS.get(content, STREAM) for content in self.name_files("", split)]
+        return [SOURCE_KINDS.get(content, STREAM) for content in self.find_names(split)]
 
     def select(
         self, is_tracked: NDArray[np.bool_], listed: Sequence[int] | None = None

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.processed.geometry import move_columns
-from scannet_prep.raw.mesh import Mesh
 from scannet_prep.raw.sensor_stream import SensorCamera
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
@@ -34,10 +33,6 @@ _PIXELS_AT_ONCE = 1 << 15
 _NEAREST = 0.1
 # 1 / depth where there is no face.
 _NOTHING = 1e-9
-# In metres, as for `project`.
-_DEPTH_TOLERANCE = 0.05
-# In metres, as for Pointcept.
-_MAX_DISTANCE = 0.01
 
 
 def project(
@@ -152,36 +147,6 @@ def _check_pose(pose: Floats) -> NDArray[np.float64]:
     return matrix
 
 
-def find_vertices(
-    mesh: Mesh,
-    pose: NDArray[np.float32],
-    camera: SensorCamera,
-    depth: NDArray[np.uint16] | None = None,
-) -> NDArray[np.int32]:
-    """Find the vertex that each pixel sees.
-
-    Args:
-        mesh: The mesh, in the frame of the scan.
-        pose: (4, 4), scan <- camera. If it is not finite, no pixel sees a vertex.
-        camera: The camera.
-        depth: uint16 (H, W), millimetres. Pixels see no vertex where nothing was measured, or the
-            mesh is not within 5 cm of the measured depth. None to find what Pointcept finds: its
-            rays are half a pixel to the right and below, and pixels see a vertex within 1 cm.
-
-    Returns:
-        int32 (H, W), the index of the vertex; -1 for none.
-    """
-    if not np.isfinite(pose).all():
-        return np.full(camera.size[::-1], -1, np.int32)
-    offset = 0.5 if depth is None else 0.0
-    vertices, distances, depths = draw_faces(mesh.positions, mesh.faces, pose, camera, offset)
-    if depth is None:
-        is_seen = distances < _MAX_DISTANCE
-    else:
-        is_seen = np.abs(depths - depth / _MILLIMETRES) < _DEPTH_TOLERANCE
-    return np.where(is_seen, vertices, -1)
-
-
 def draw_faces(
     positions: NDArray[np.float32],
     faces: NDArray[np.int32],
@@ -194,7 +159,7 @@ def draw_faces(
     Args:
         positions: float32 (V, 3), metres, frame of the scan.
         faces: int32 (F, 3), indices of vertices.
-        pose: (4, 4), scan <- camera.
+        pose: (4, 4), scan <- camera. If it is not finite, no face is seen.
         camera: The camera.
         offset: How far rays are to the right of the middles of their pixels, and below them; in
             pixels. As in Pointcept, the place that a pixel sees is as far away as its ray meets a
@@ -260,16 +225,3 @@ def draw_faces(
         np.min(distances, axis=0).reshape(shape),
         ends[2].reshape(shape),
     )
-
-
-def list_pixels(vertices: NDArray[np.int32]) -> NDArray[np.int32]:
-    """List the pixels that see a vertex.
-
-    Args:
-        vertices: int32 (H, W), the index of the vertex; -1 for none.
-
-    Returns:
-        int32 (N, 3): column, row, vertex.
-    """
-    rows, columns = np.nonzero(vertices >= 0)
-    return np.column_stack([columns, rows, vertices[rows, columns]]).astype(np.int32)

@@ -77,14 +77,14 @@ class FramesContext(NamedTuple):
     Attributes:
         options: What is extracted.
         label_map: The label map, for label images.
-        work_dir: The hidden folder for unfinished scenes.
+        out_dir: The folder for the frames.
         listed: The numbers of the frames by scene, if a list names them.
         base_url: The server that streams are fetched from; empty if they are there.
     """
 
     options: FrameOptions
     label_map: LabelMap
-    work_dir: Path
+    out_dir: Path
     listed: FrameList
     base_url: str
 
@@ -166,16 +166,14 @@ def plan(
         processed = processed_path(processed_dir, split, scene_id)
         scene = replace(listing.scenes[scene_id], processed=processed)
         task = SceneTask(scene, split, out_dir / chosen.folder_of(scene_id, split))
-        reason = _find_reason(task, before.scenes.get(scene_id), chosen)
-        if reason or is_forced:
-            tasks.append(replace(task, reason=reason or "--force"))
+        reason = _find_reason(task, before.scenes.get(scene_id), chosen) or "--force" * is_forced
+        if reason:
+            tasks.append(replace(task, reason=reason))
         else:
             kept.append(scene_id)
     findings += listing.findings
     without_labels = [
-        task.scene_id
-        for task in tasks
-        if {*chosen.contents} - chosen.name_files("", task.split).keys()
+        task.scene_id for task in tasks if {*chosen.contents} - chosen.find_names(task.split).keys()
     ]
     if without_labels:
         findings.append(note(f"test scenes have no 2D labels: {list_some(without_labels)}"))
@@ -187,7 +185,7 @@ def plan(
         source=hide_secrets(base_url) or raw_dir,
         out_dir=out_dir,
         about=chosen.text,
-        context=FramesContext(chosen, label_map, out_dir / WORK_NAME, listed, base_url),
+        context=FramesContext(chosen, label_map, out_dir, listed, base_url),
         before=before,
         head=FramesManifest(),
         tasks=tasks,
@@ -335,7 +333,7 @@ def _make_scene(task: SceneTask, context: FramesContext) -> tuple[dict[Path, Pat
         others = {folder} if os.path.lexists(folder) else set()
     if others:
         raise FileError(min(others), "is in the way", "move it elsewhere")
-    work_path = context.work_dir / os.urandom(8).hex()
+    work_path = context.out_dir / WORK_NAME / os.urandom(8).hex()
     try:
         extract_scene(
             task.scene,
@@ -367,7 +365,7 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
     types = [kind.suffix for kind in (INFO, *context.options.find_sources(task.split))]
     files = find(types, selection=Selection(scene_ids=(task.scene_id,)))
     # They show whether the server is up if it sends nothing of this scene.
-    made = official_splits().keys() & find_scenes(context.work_dir.parent)
+    made = official_splits().keys() & find_scenes(context.out_dir)
     known = find([STREAM.suffix], selection=Selection(scene_ids=tuple(made))).files if made else ()
     report = download.run(files, jobs=1, accepts_terms=True, known=known)
     for failure in report.failures:
