@@ -148,12 +148,12 @@ def _check_pose(pose: Floats) -> NDArray[np.float64]:
 
 
 def draw_faces(
-    positions: NDArray[np.float32],
+    positions: Floats,
     faces: NDArray[np.int32],
-    pose: NDArray[np.float32],
+    pose: Floats,
     camera: SensorCamera,
     offset: float = 0.0,
-) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int32], Floats, Floats]:
     """Draw the faces that a camera sees, except those that are very near or partly behind it.
 
     Args:
@@ -175,23 +175,23 @@ def draw_faces(
     pixel_count = width * height
     camera_from_scan = np.linalg.inv(pose.astype(np.float64))[:3]
     points = move_columns(positions.T.astype(np.float64), camera_from_scan)
+    # Column, row and 1 of each pixel.
+    rays = np.ones((3, pixel_count))
+    rays[1], rays[0] = np.divmod(np.arange(pixel_count), width)
     ray_from_camera = camera.intrinsic[:3, :3].astype(np.float64)
-    camera_from_pixel = np.linalg.inv(ray_from_camera)
+    ends = np.linalg.inv(ray_from_camera) @ rays
     ray_from_camera[:2, 2] -= offset
     # Column and row of the ray to each vertex, times the depth; and the depth.
     projected = move_columns(points, ray_from_camera)
     faces = faces[(points[2] > _NEAREST)[faces].all(axis=1)]
     # Those without area have no inverse.
     faces = faces[np.linalg.det(projected.T[faces]) != 0]
-    rays = np.ones((3, pixel_count))
-    rays[1], rays[0] = np.divmod(np.arange(pixel_count), width)
-
     corners = projected.T[faces]
     inverses = np.linalg.inv(corners)
     # The pixels of the rectangle around each face; none if it is outside of the image.
     places = corners[:, :, :2] / corners[:, :, 2:]
     first = np.ceil(places.min(axis=1)).clip(0).astype(int)
-    last = np.floor(places.max(axis=1)).clip(None, np.subtract(camera.size, 1)).astype(int)
+    last = np.floor(places.max(axis=1)).clip(None, [width - 1, height - 1]).astype(int)
     widths, heights = (last - first + 1).clip(0).T
     counts = widths * heights
     bounds = counts.cumsum()
@@ -214,7 +214,6 @@ def draw_faces(
 
     # As far away as the face is along the ray, but through the middle of the pixel.
     directions = np.linalg.inv(ray_from_camera) @ rays
-    ends = camera_from_pixel @ rays
     ends *= np.linalg.norm(directions, axis=0) / np.linalg.norm(ends, axis=0)
     ends /= nearness
     distances = [np.linalg.norm(points[:, corner] - ends, axis=0) for corner in shown.T]
