@@ -161,7 +161,8 @@ def read_raw_files(
     """
     files = {kind: read_file(path, kind.max_bytes) for kind, path in paths.items()}
     inputs = {paths[kind].name: Fingerprint.from_bytes(data) for kind, data in files.items()}
-    contents = {kind: _parse(kind, data, paths[kind]) for kind, data in files.items()}
+    # Bytes that are parsed are not kept, because those of meshes are many.
+    contents = {kind: _parse(kind, files.pop(kind), paths[kind]) for kind in paths}
     return contents, inputs
 
 
