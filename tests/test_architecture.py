@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import re
 import traceback
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from commands import PYTHON, REPOSITORY_DIR, run_words, succeed
 
 from scannet_prep import errors
 
-PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
 ERROR_TYPES = [
     error_type
     for _, error_type in inspect.getmembers(errors, inspect.isclass)
@@ -69,14 +69,17 @@ def test_root_module_does_not_import_typing_before_signals_are_handled():
     assert run_words(PYTHON, "-S", "-c", code, cwd=REPOSITORY_DIR).status == 0
 
 
-def test_map_for_contributors_names_every_room():
+def test_map_for_contributors_has_every_room_in_the_order_of_imports():
+    project = (REPOSITORY_DIR / "pyproject.toml").read_text()
+    _, contract = project.split("layers = [")
+    layers = re.findall('"(.+)"', contract.partition("]")[0])
+    depths = {room: depth for depth, layer in enumerate(layers) for room in layer.split(" | ")}
+    del depths["__main__"]
     page = (REPOSITORY_DIR / "docs/contributing.md").read_text()
-    paths = [
-        path for path in PACKAGE_DIR.iterdir() if not path.name.startswith(("_", "py.", "assets"))
-    ]
-    names = [f"{path.name}/" if path.is_dir() else path.name for path in paths]
+    rooms = re.findall(r"`(\w+)(?:/|\.py)`", page)
 
-    assert [name for name in names if f"`{name}`" not in page] == []
+    assert sorted(rooms, key=depths.__getitem__) == rooms
+    assert {*rooms} == {*depths}
 
 
 @pytest.mark.parametrize("error_type", ERROR_TYPES)
