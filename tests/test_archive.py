@@ -233,6 +233,7 @@ FORGERIES = {
         "cannot be decompressed",
     ),
     "older version": (forge({TXT: b""}, version=1), "this version .*version.*\n.*pack it again"),
+    "endless index": (join_frames([], b'{"x":' + b"[" * 99_999), "recursion"),
     "no index": (join_frames([compress(b"", 1)] * 3, b"{}"), "kind"),
     "too few frames": (join_frames([], INDEX), "lists other frames|tar headers"),
     "too many frames": (join_frames([compress(b"", 1)] * 2, INDEX), "lists other frames"),

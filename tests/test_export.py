@@ -498,6 +498,7 @@ def test_labels_and_instances_are_those_of_groups_that_count_once(
 ):
     read = export_tiny(tmp_path, files, labels_from=labels_from)
     assert {name: read(name) for name in expected} == expected
+    assert read("train/{}.npy")[0][10] == read("semantic_mask/{}.bin")[0]
 
 
 @pytest.mark.parametrize(

@@ -84,16 +84,17 @@ def test_folder_archive_and_raw_tree_hold_the_same_scenes(root):
 
 
 def test_file_in_the_wrong_place_is_refused(out_dir, whole_dir, tmp_path):
+    edit_json(out_dir / "manifest.json", lambda value: value["scenes"][VAL].update(split="train"))
     place = open_processed(out_dir)
-    path = place.file_path(VAL)
-    shutil.copy(place.file_path(TRAIN), path)
+    for split, scene_id in (("train", TRAIN), ("val", VAL)):
+        shutil.copy(out_dir / f"{split}/{scene_id}.npz", place.file_path(VAL))
+        with pytest.raises(FileError, match=f"'{scene_id}' of {split}, expected {VAL} of train"):
+            place.read(VAL)
     other_dir = tmp_path / "faces"
     run_main("process", whole_dir / "raw", "-o", other_dir, "--faces")
-    with pytest.raises(FileError, match=f"holds '{TRAIN}' of train, expected {VAL} of val"):
-        place.read(VAL)
-    shutil.copy(other_dir / f"val/{VAL}.npz", path)
+    shutil.copy(other_dir / f"train/{TRAIN}.npz", place.file_path(TRAIN))
     with pytest.raises(FileError, match=r"was made with .*--faces.*, expected .*--no-faces"):
-        place.read(VAL)
+        place.read(TRAIN)
 
 
 @pytest.mark.parametrize("name", ["processed", "a.tar.zst"])

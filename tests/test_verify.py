@@ -335,7 +335,7 @@ def test_comparison_names_scenes_arrays_rows_and_classes_that_differ(whole_dir, 
     labels = train.stored_labels.copy()
     labels[walls] = 2
     points = val.points + 0
-    points[3] = 7
+    points[0] = 7
     meta = replace(val.meta, segments_source="computed", program_version="0")
     changed = replace(val, points=points, meta=meta)
     write_processed(out_dir, [replace(train, stored_labels=labels), changed])
@@ -348,7 +348,7 @@ def test_comparison_names_scenes_arrays_rows_and_classes_that_differ(whole_dir, 
     assert report["damaged_scenes"] == [*SCENES]
     assert report["classes"] == {"wall -> floor": 45}
     assert messages[TRAIN] == [f"labels: 45 of 600 rows differ, first row {walls[0]}: 1, there 2"]
-    assert "points: 1 of 600 rows differ, first row 3" in messages[VAL][0]
+    assert "points: 1 of 600 rows differ, first row 0" in messages[VAL][0]
     assert messages[VAL][1] == "meta: other segments_source"
     assert messages[TEST] == [f"this scene is in {whole_dir / 'processed'} only"]
     assert "45 vertices: floor -> wall\n" in text
