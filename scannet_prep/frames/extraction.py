@@ -397,9 +397,18 @@ class SceneContents:
     def colmap_images(self) -> Content:
         """The pose of each image."""
         poses = np.linalg.inv(self.record.read_poses().astype(np.float64))
+        quaternions = []
+        for rotation in poses[:, :3, :3]:
+            # The unit quaternion w, x, y, z is the eigenvector of the largest eigenvalue of this
+            # matrix, whose lower half is read.
+            matrix = np.eye(4) * np.trace(rotation)
+            # The sum of the cross products is twice the axis, times the sine of the angle.
+            matrix[1:, 0] = np.cross(np.eye(3), rotation.T).sum(axis=0)
+            matrix[1:, 1:] = rotation + rotation.T - matrix[1:, 1:]
+            quaternions.append(np.linalg.eigh(matrix).eigenvectors[:, -1])
         return _encode_rows(
             _COLMAP_IMAGE,
-            [*map(_find_quaternion, poses[:, :3, :3])],
+            quaternions,
             poses[:, :3, 3],
             1,  # the camera of all images
             [f"{number:06}.jpg" for number in self.record.frames],
@@ -484,16 +493,6 @@ class SceneContents:
     def scan_info(self) -> Content:
         """The metadata of the scan."""
         return read_file(self.scene.path(INFO))
-
-
-def _find_quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Find the unit quaternion of a rotation: w, x, y, z."""
-    # It is the eigenvector of the largest eigenvalue of this matrix, whose lower half is read.
-    matrix = np.eye(4) * np.trace(rotation)
-    # The sum of the cross products is twice the axis, times the sine of the angle.
-    matrix[1:, 0] = np.cross(np.eye(3), rotation.T).sum(axis=0)
-    matrix[1:, 1:] = rotation + rotation.T - matrix[1:, 1:]
-    return np.asarray(np.linalg.eigh(matrix).eigenvectors[:, -1])
 
 
 def _encode_rows(form: str, *columns: Any) -> bytes:  # noqa: ANN401 - arrays, or one value

@@ -80,10 +80,12 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet_p
             scene_id: The scene.
             position: The position of the frame among those that are extracted.
         """
-        number = self.frames[position]
         return {
             content: name.format(
-                scene=scene_id, first=self.options.first, number=number, position=position
+                scene=scene_id,
+                first=self.options.first,
+                number=self.frames[position],
+                position=position,
             )
             for content, name in self.options.find_names(self.split).items()
         }
@@ -97,13 +99,12 @@ _DECODER = msgspec.json.Decoder(
 def find_scenes(path: Path) -> dict[str, Path]:
     """Find the folders of the scenes of a folder, by scene, sorted; no record is opened."""
     folders = {}
-    for folder in path.glob("*"):
-        # A layout may have a folder above those of scenes, which are not listed: they may have
-        # thousands of files.
-        for found in [*folder.glob(RECORD_NAME)] or folder.glob(f"*/{RECORD_NAME}"):
-            scene_id = find_owner("frames", found.relative_to(path).as_posix())
-            if scene_id == found.parent.name:
-                folders[scene_id] = found.parent
+    # A layout may have a folder above those of scenes. Folders of scenes are not listed: they may
+    # have thousands of files.
+    for found in [*path.glob(f"*/{RECORD_NAME}")] or path.glob(f"*/*/{RECORD_NAME}"):
+        scene_id = find_owner("frames", found.relative_to(path).as_posix())
+        if scene_id == found.parent.name:
+            folders[scene_id] = found.parent
     return dict(sorted(folders.items()))
 
 

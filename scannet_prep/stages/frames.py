@@ -253,13 +253,12 @@ def _choose_options(
     Raises:
         UsageError: A scene of the folder has other options.
     """
-    first = next(iter(before.scenes.values()), None)
-    # Another layout has its own default options.
-    if first and options.get("layout", first.options.layout) == first.options.layout:
-        chosen = replace(first.options, **options)
+    stored = next((record.options for record in before.scenes.values()), FrameOptions())
+    if options.get("layout", stored.layout) == stored.layout:
+        chosen = replace(stored, **options)
     else:
-        # An unknown layout is refused with the other options.
-        layout = LAYOUTS.get(options.get("layout", ""), LAYOUTS["official"])
+        # Another layout has its own default options. An unknown one is refused with the others.
+        layout = LAYOUTS.get(options["layout"], stored.form)
         chosen = FrameOptions(**{**layout.fixed, **layout.defaults, **options})
     if chosen.label_set != "raw":
         chosen = replace(chosen, label_map=label_map.digest)
@@ -287,24 +286,25 @@ def _find_reason(task: SceneTask, record: FramesRecord | None, options: FrameOpt
 def count(plan: RunPlan) -> RunPlan:
     """Add to a plan how many frames a run would extract; scenes that would fail become findings."""
     tasks = []
-    selected = []
     findings = [*plan.findings]
+    frames = 0
+    lost = 0
     for task in plan.tasks:
         try:
             task.scene.check()
             with SensorStream(task.scene.path(STREAM)) as stream:
                 listed = plan.context.listed.get(task.scene_id)
-                selected.append(plan.context.options.select(stream.is_tracked, listed))
+                numbers, omitted = plan.context.options.select(stream.is_tracked, listed)
+            frames += len(numbers)
+            lost += len(omitted)
             tasks.append(task)
         except ScanNetPrepError as error:
             findings.append(Finding.from_error(error, task.source, task.scene_id))
-    return replace(plan, tasks=tasks, findings=[*findings, _describe(selected)])
+    return replace(plan, tasks=tasks, findings=[*findings, _describe(frames, lost)])
 
 
-def _describe(selected: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Finding:
-    """Count the frames of all scenes, and those without tracking."""
-    frames = sum(len(numbers) for numbers, _ in selected)
-    lost = sum(len(numbers) for _, numbers in selected)
+def _describe(frames: int, lost: int) -> Finding:
+    """Describe how many frames all scenes have, and how many of the stream have no tracking."""
     return note(f"{count_of(frames, 'frame')}; without tracking: {lost:,}, listed in frames.json")
 
 
@@ -365,8 +365,8 @@ def _fetch(task: SceneTask, context: FramesContext) -> None:
     types = [kind.suffix for kind in (INFO, *context.options.find_sources(task.split))]
     files = find(types, selection=Selection(scene_ids=(task.scene_id,)))
     # They show whether the server is up if it sends nothing of this scene.
-    made = official_splits().keys() & find_scenes(context.out_dir)
-    known = find([STREAM.suffix], selection=Selection(scene_ids=tuple(made))).files if made else ()
+    made = find_scenes(context.out_dir)
+    known = [file for file in find([STREAM.suffix]).files if file.scene_id in made]
     report = download.run(files, jobs=1, accepts_terms=True, known=known)
     for failure in report.failures:
         # A mirror may lack the metadata.
@@ -388,7 +388,9 @@ def _finish(plan: RunPlan, manifest: FramesManifest) -> list[Finding]:
     with suppress(OSError):  # it holds unfinished streams
         streams_dir.rmdir()
     records = manifest.scenes.values()
-    notes = [_describe([(record.frames, record.lost) for record in records])]
+    frames = sum(len(record.frames) for record in records)
+    lost = sum(len(record.lost) for record in records)
+    notes = [_describe(frames, lost)]
     without_depth = sum(len(record.without_depth) for record in records)
     if without_depth:
         notes.append(note(f"frames without any depth: {without_depth:,}, listed in frames.json"))
