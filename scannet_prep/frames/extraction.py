@@ -349,20 +349,24 @@ class SceneContents:
 
         It is -1 where no depth was measured, and where the mesh is not within 5 cm of it.
         """
-        vertices, _, depths = self._draw_faces(self.record.depth_camera)
+        vertices, _, depths = draw_faces(
+            self._mesh.positions, self._mesh.faces, self.frame.pose, self.record.depth_camera
+        )
         is_seen = np.abs(depths - self.depth / _MILLIMETRES) < _DEPTH_TOLERANCE
         return np.where(is_seen, vertices, -1)
 
     @property
     def correspondences(self) -> Content:
         """Column, row and vertex, int32 (N, 3), of the pixels of colour within 1 cm of a vertex."""
-        vertices, distances, _ = self._draw_faces(self.record.color_camera, _RAY_OFFSET)
+        vertices, distances, _ = draw_faces(
+            self._mesh.positions,
+            self._mesh.faces,
+            self.frame.pose,
+            self.record.color_camera,
+            _RAY_OFFSET,
+        )
         rows, columns = np.nonzero(distances < _MAX_DISTANCE)
         return np.column_stack([columns, rows, vertices[rows, columns]]).astype(np.int32)
-
-    def _draw_faces(self, camera: SensorCamera, offset: float = 0.0) -> Content:
-        mesh = self._mesh
-        return draw_faces(mesh.positions, mesh.faces, self.frame.pose, camera, offset)
 
     @cached_property
     def _mesh(self) -> Content:
