@@ -4,6 +4,7 @@ import cmath
 import itertools
 import math
 import pickle
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -220,13 +221,14 @@ def test_grid_sample_keeps_one_vertex_of_each_cell_or_the_annotated_ones(size, s
 
 
 @pytest.mark.parametrize("annotated", [(), (1, 3)])
-def test_grid_sample_may_keep_any_vertex_of_a_cell(annotated):
+def test_grid_sample_keeps_any_vertex_of_a_cell_equally_often(annotated):
     sample = make_sample(4) | {"points": np.zeros((4, 3))}
     if annotated:
         sample["annotated"] = mark(4, annotated)
-    results = [GridSample(1)(sample, rng(seed)) for seed in range(40)]
-    representatives = {int(result["labels"][result["inverse"][0]]) for result in results}
-    assert representatives == set(annotated or range(4))
+    results = [GridSample(1)(sample, rng(seed)) for seed in range(400)]
+    counts = Counter(int(result["labels"][result["inverse"][0]]) for result in results)
+    expected = annotated or range(4)
+    assert counts == pytest.approx(dict.fromkeys(expected, 400 / len(expected)), abs=35)
 
 
 # Motion.
@@ -271,7 +273,8 @@ def test_points_are_turned_reflected_scaled_and_centred():
 def test_jitter_is_normal_noise_clipped_at_the_limit():
     points = np.zeros((20_000, 3), np.float32)
 
-    change = Jitter(0.01, 0.015)({"points": points}, rng())["points"]
+    # Among the uniform numbers of this seed is a 0, whose logarithm would be infinite.
+    change = Jitter(0.01, 0.015)({"points": points}, rng(1194))["points"]
 
     quartiles = np.quantile(change, [0, 0.25, 0.5, 0.75, 1])
     assert quartiles == pytest.approx([-0.015, -0.00674, 0, 0.00674, 0.015], abs=2e-4)
@@ -499,7 +502,8 @@ def test_argument_that_would_stay_unnoticed_is_refused(make, message):
 @pytest.mark.parametrize(
     ("transform", "changes", "message"),
     [
-        (GridSample(1e-10), {}, "too many to count"),
+        (GridSample(1e-9), {"points": np.eye(40, 3)}, "too many to count"),
+        (GridSample(2e-5), make_sample(5000), "too many to count"),
         (GridSample(1), {"inverse": np.arange(40)}, "has an inverse map already"),
         (ColorJitter(), {"colors": np.eye(3)}, "^ColorJitter: colors are float64"),
         (ChromaticAutoContrast(), {"colors": np.eye(3)}, "^ChromaticAutoContrast: colors are fl"),

@@ -10,8 +10,9 @@ with what to do about it. The exit status is 0, or 3 if there are problems. A
 server that cannot be reached is a note, because only download needs it.
 
 --ddp compares all ranks of a job, and times an all-reduce; run it under
-torchrun on all machines of the job. Each rank prints what it found, and after
-60 s how many ranks have arrived. Ranks with other scenes or versions are named.
+torchrun on all machines of the job. Rank 0 prints what was found, or after 60 s
+how many ranks have arrived; the others print only problems. Ranks with other
+scenes or versions are named.
 
 examples:
   scannet-prep doctor
