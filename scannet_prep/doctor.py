@@ -221,7 +221,7 @@ def check_server(base_url: str) -> Finding:
         with HttpClient(timeout_s=3.0).open(base_url.rstrip("/") + "/ScanNet_TOS.pdf"):
             return _ok(f"{shown_url} answers")
     except RequestError as error:
-        hint = error.hint or "only download needs it: download on a machine with a network"
+        hint = error.hint or "only downloads need it: download on a machine with a network"
         return _note(f"{shown_url}; {error.message}", hint)
 
 

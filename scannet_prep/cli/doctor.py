@@ -7,7 +7,7 @@ problem, and the other checks still run. verify checks the scenes themselves.
 
 Each line is ok, a note (worth knowing), or a problem (it will cause failures)
 with what to do about it. The exit status is 0, or 3 if there are problems. A
-server that cannot be reached is a note, because only download needs it.
+server that cannot be reached is a note, because only downloads need it.
 
 --ddp compares all ranks of a job, and times an all-reduce; run it under
 torchrun on all machines of the job. Rank 0 prints what was found, or after 60 s
