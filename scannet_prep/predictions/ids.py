@@ -7,7 +7,8 @@ result is silently wrong. The evidence:
     with ground truth                           another numbering agrees far better
     all predictions of a split, without it      what no network of the task predicts: walls or
                                                 floors among instances; no more walls than vertices
-                                                of no class; only ids that the other label set has
+                                                of no class; no more floors than chairs; only ids
+                                                that the other label set has
 """
 
 from __future__ import annotations
@@ -42,15 +43,12 @@ class IdCounts:
     def __init__(self, predictions: Predictions) -> None:
         self._predictions = predictions
         self._declared = predictions.numbering
-        label_set = self._declared.label_set
-        # Vertices or predicted instances by train id; the last number is for -1.
-        self._counts = np.zeros(len(label_set) + 1, np.int64)
-        # Those of each id that is not a class.
-        self._others: Counter[int] = Counter()
+        # Vertices or predicted instances by their id in the files.
+        self._counts: Counter[int] = Counter()
         # The scores of vertices, if their ids are read in each numbering.
         self._readings = [
             (numbering, SemanticScores(numbering.label_set))
-            for numbering in list_numberings(label_set, predictions.task)
+            for numbering in list_numberings(self._declared.label_set, predictions.task)
         ]
 
     def read(
@@ -75,16 +73,14 @@ class IdCounts:
         prediction = self._predictions.read(scene_id, vertex_count)
         is_instance = self._predictions.task == "instance"
         ids = prediction.labels if is_instance else prediction
-        classes = self._declared.find_classes(ids)
-        np.add.at(self._counts, classes, 1)
-        self._others.update(ids[classes < 0].tolist())
+        self._counts.update(dict(zip(*np.unique(ids, return_counts=True), strict=True)))
 
         numbers = vertices = np.arange(0, vertex_count, _VERTEX_STEP)
-        result = classes
+        result = self._declared.find_classes(ids)
         if is_instance:
             numbers, steps = np.nonzero(prediction.masks[:, ::_VERTEX_STEP])
             vertices = steps * _VERTEX_STEP
-            result = prediction._replace(labels=classes)
+            result = prediction._replace(labels=result)
         if scene is not None:
             for numbering, scores in self._readings:
                 truth = read_train_ids(scene, numbering.label_set, vertices)
@@ -107,15 +103,14 @@ class IdCounts:
         """
         declared = self._declared
         problems = []
-        strays = self._others.keys() - UNLABELED_IDS
+        ids = set(self._counts)
+        strays = ids - declared.train_ids.keys() - UNLABELED_IDS
         if strays:
-            count = sum(self._others[number] for number in strays)
+            count = sum(self._counts[number] for number in strays)
             problems.append(
-                f"{count:,} of {self._counts.sum():,} predicted ids are not classes "
+                f"{count:,} of {self._counts.total():,} predicted ids are not classes "
                 f"({declared.name}): {list_some([*map(str, sorted(strays))])}"
             )
-        ids = {number for number, train_id in declared.train_ids.items() if self._counts[train_id]}
-        ids |= self._others.keys()
         find = self._judge if is_submission else self._find_best
         best = find(problems, ids)
         problem = "; ".join(problems)
@@ -141,14 +136,21 @@ class IdCounts:
             that occur.
         """
         label_set = self._declared.label_set
-        walls, *_, unlabeled = self._counts
-        stuff = walls + self._counts[label_set["floor"].train_id]
+        # By train id.
+        counts = [self._counts[number] for number in self._declared.train_ids]
+        walls, floors, chairs = (
+            counts[label_set[name].train_id] for name in ("wall", "floor", "chair")
+        )
+        unlabeled = self._counts.total() - sum(counts)
         if self._predictions.task == "instance":
-            if stuff:
-                problems.append(f"{stuff:,} of {self._counts.sum():,} instances are wall or floor")
-        elif unlabeled >= walls:
+            if walls + floors:
+                problems.append(
+                    f"{walls + floors:,} of {self._counts.total():,} instances are wall or floor"
+                )
+        elif walls <= unlabeled or floors <= chairs:
             problems.append(
-                f"{walls:,} vertices are wall, expected more than the {unlabeled:,} of no class"
+                f"{walls:,} vertices are wall, expected more than the {unlabeled:,} of no class; "
+                f"{floors:,} are floor, expected more than the {chairs:,} that are chair"
             )
         best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ ids))
         if best.label_set != label_set and ids <= best.train_ids.keys() | UNLABELED_IDS:
@@ -165,14 +167,17 @@ class IdCounts:
         Returns:
             The numbering; the declared one if no other one is clearly better.
         """
-        [scores] = [scores for numbering, scores in self._readings if numbering == self._declared]
+        best = self._declared
+        [scores] = [scores for numbering, scores in self._readings if numbering == best]
         agreeing_declared, above_declared = scores.compare_with_chance()
         total = scores.confusion.sum()
-        best = self._declared
         # The fewer masks or vertices there are, the larger is the share that may agree by chance.
-        count = min(total, self._counts.sum())
-        least = agreeing_declared + int(total / (count + 1) ** 0.5)
-        highest = (least, True)
+        # The share of two masks is enough if instances are walls or floors.
+        count = min(total, self._counts.total()) + 1
+        share = 2 / count
+        if ids <= best.predicted | UNLABELED_IDS:
+            share = count**-0.5
+        highest = (agreeing_declared + int(total * share), True)
         for numbering, scores in self._readings:
             agreeing, above = scores.compare_with_chance()
             # Of two that agree equally well, the one in which a network predicts all ids counts.
