@@ -281,19 +281,18 @@ class SceneContents:
     @property
     def labels(self) -> Content:
         """The labels of the pixels of colour."""
-        return self._read_labels("labels", converts=self.record.options.label_set != "raw")
+        return self._read_labels("labels")
 
     @property
     def instances(self) -> Content:
         """The objects of the pixels of colour."""
         return self._read_labels("instances")
 
-    def _read_labels(self, content: FrameContent, *, converts: bool = False) -> Content:
-        """Read the image of labels, or of objects.
+    def _read_labels(self, content: FrameContent) -> Content:
+        """Read the image of labels, whose ids become those of the label set, or of objects.
 
         Args:
-            content: The content.
-            converts: Whether ScanNet ids become those of the label set.
+            content: Which of them.
 
         Returns:
             uint8 or uint16 (H, W); the stored PNG image if nothing is changed.
@@ -306,6 +305,7 @@ class SceneContents:
         folder = path.stem.partition("_2d-")[2]
         name = f"{folder}/{self.frame.number}.png"
         stored = read_member(self.open_archive(path), path, name)
+        converts = content == "labels" and self.record.options.label_set != "raw"
         # Stored images have the size of the colour camera.
         stored_size = self.frame.stream.color_camera.size
         size = self.record.color_camera.size

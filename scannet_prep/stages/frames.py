@@ -166,9 +166,9 @@ def plan(
         processed = processed_path(processed_dir, split, scene_id)
         scene = replace(listing.scenes[scene_id], processed=processed)
         task = SceneTask(scene, split, out_dir / chosen.folder_of(scene_id, split))
-        reason = _find_reason(task, before.scenes.get(scene_id), chosen) or "--force" * is_forced
-        if reason:
-            tasks.append(replace(task, reason=reason))
+        reason = _find_reason(task, before.scenes.get(scene_id), chosen)
+        if reason or is_forced:
+            tasks.append(replace(task, reason=reason or "--force"))
         else:
             kept.append(scene_id)
     findings += listing.findings
