@@ -158,11 +158,13 @@ def test_predicted_instances_have_a_colour_each(folder):
         ("a --pred b --color error", ["error", "error-2"], "right or wrong: b"),
         ("a --pred b --color rgb", ["rgb"], "colours of the scan"),
         ("a --pred c/a", ["prediction", "prediction-2"], f"{NAMED}: c/a"),
+        ("ids --force", ["prediction"], f"{NAMED}: ids"),
     ],
 )
 def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, title):
-    succeed("view", VAL, "-o", "x.html", "--pred", *words.split(), cwd=predictions)
+    outcome = succeed("view", VAL, "-o", "x.html", "--pred", *words.split(), cwd=predictions)
 
+    assert ("warning: ids/" in outcome.stderr) is ("--force" in words)
     found, titles = read_page(predictions / "x.html")
     assert found == panes
     assert titles[panes[-1]] == title

@@ -144,7 +144,7 @@ def add_selection_arguments(parser: CommandParser) -> None:
 
 
 def add_task_arguments(parser: Container) -> None:
-    """Add the options that describe predictions: their task and their label set."""
+    """Add the options that describe predictions, and the one that accepts their ids."""
     parser.add_argument(
         "--task",
         choices=("semantic", "instance"),
@@ -152,6 +152,11 @@ def add_task_arguments(parser: Container) -> None:
         help="kind of the predictions (default: semantic)",
     )
     add_label_set_argument(parser, "label set of the predictions (default: that of PLACE)")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="accept predicted ids that look wrong: the error becomes a warning",
+    )
 
 
 def add_label_set_argument(parser: Container, text: str) -> None:

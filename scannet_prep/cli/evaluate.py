@@ -84,11 +84,6 @@ def add_prediction_arguments(parser: shared.CommandParser, role_of_scenes: str) 
         text=f"{role_of_scenes}: a processed folder, or an archive of it",
     )
     shared.add_task_arguments(parser)
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="accept predicted ids that look wrong: the error becomes a warning",
-    )
 
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:

@@ -154,6 +154,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
         color=arguments.color,
         beside=arguments.beside,
         label_set=arguments.label_set,
+        is_forced=arguments.force,
     )
     if arguments.serve is not None:
         if options or arguments.output or arguments.png:

@@ -34,7 +34,7 @@ from scannet_prep.stages.selection import Selection
 __all__ = ["plan", "run"]
 
 _HINT_FOLDER = "choose a new folder with -o"
-_HINT_SCENES = "scannet-prep info --table scenes lists the existing scenes"
+_HINT_SCENES = "scannet-prep info PLACE --table scenes lists the existing scenes"
 _HINT_DAMAGED = "remove the folder of the export, then run the same command again"
 
 

@@ -49,7 +49,7 @@ _FOLDERS = {
 # They mostly wait for the disk.
 _THREADS = 4
 _HINT_FOLDER = "unpack into another folder: -o DIR"
-_HINT_SCENES = "scannet-prep info --json lists the scenes of an archive"
+_HINT_SCENES = "scannet-prep info ARCHIVE --json lists its scenes"
 
 
 @dataclass(frozen=True, slots=True)

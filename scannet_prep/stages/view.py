@@ -36,7 +36,7 @@ from scannet_prep.view.server import SceneServer
 
 Kind: TypeAlias = Literal["html", "png", "ply"]
 
-_HINT_SCENES = "name some of the scenes, before the options; info --table scenes lists them"
+_HINT_SCENES = "name some of the scenes, before the options; info PLACE --table scenes lists them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Viewing:
         color: The colouring; if empty, that of `ViewedScene.choose`.
         beside: The colouring of a second picture on a page. If it is empty and the first prediction
             is shown, this is that of the second prediction.
+        is_forced: Whether predicted ids that look wrong are accepted, with a warning.
     """
 
     place: ProcessedScenes
@@ -59,8 +60,9 @@ class Viewing:
     label_set: LabelSet
     color: str
     beside: str
+    is_forced: bool
 
-    def load(self, scene_id: str) -> ViewedScene:
+    def load(self, scene_id: str, progress: Progress = Progress()) -> ViewedScene:
         """Read one of the scenes and its predictions, and check them.
 
         Raises:
@@ -72,7 +74,7 @@ class Viewing:
             truth = None
             if scene.meta.split != Split.TEST:
                 truth = Truth.of(scene, self.label_set)
-            read = [self._read_prediction(each, scene) for each in self.predictions]
+            read = [self._read_prediction(each, scene, progress) for each in self.predictions]
             viewed.colorings.update(color_predictions(read, truth))
         return viewed
 
@@ -88,7 +90,9 @@ class Viewing:
         second = f"{color}-2"
         return color, second if second in scene.colorings else ""
 
-    def _read_prediction(self, predictions: Predictions, scene: ProcessedScene) -> Prediction:
+    def _read_prediction(
+        self, predictions: Predictions, scene: ProcessedScene, progress: Progress
+    ) -> Prediction:
         """Read a prediction of a scene, with unknown ids as unlabeled.
 
         Raises:
@@ -98,7 +102,10 @@ class Viewing:
         scene_id = str(scene.meta.scene_id)
         counts = IdCounts(predictions)
         values = counts.read(scene_id, len(scene.points), scene)
-        counts.check(predictions.paths[scene_id])
+        path = predictions.paths[scene_id]
+        warning = counts.check(path, is_forced=self.is_forced)
+        if warning:
+            progress.note(f"warning: {path}: {warning}")
         return Prediction(self.label_set, values, str(predictions.folder))
 
 
@@ -127,6 +134,7 @@ def open_scenes(
     color: str = "",
     beside: str = "",
     label_set: LabelSet | str | None = None,
+    is_forced: bool = False,
 ) -> Viewing:
     """Find the scenes to show and their predictions, without reading them.
 
@@ -141,6 +149,7 @@ def open_scenes(
         beside: The colouring of a second picture, like `color`.
         label_set: The label set of labels and predictions; None for the one that the scenes were
             processed with.
+        is_forced: Accept predicted ids that look wrong; see `IdCounts.check`.
 
     Raises:
         UsageError: Several scenes are possible, or there are more than two predictions, or none
@@ -176,7 +185,7 @@ def open_scenes(
         raise UsageError(
             f"{place.name}: {len(scene_ids):,} scenes can be shown, but none is named", _HINT_SCENES
         )
-    return Viewing(place, scene_ids, tuple(predictions), label_set, color, beside)
+    return Viewing(place, scene_ids, tuple(predictions), label_set, color, beside, is_forced)
 
 
 def run(
@@ -218,7 +227,7 @@ def run(
     sizes: dict[str, int] = {}
     with progress.work("view", len(paths), "scenes"):
         for scene_id, path in paths.items():
-            scene = viewing.load(scene_id)
+            scene = viewing.load(scene_id, progress)
             color, beside = viewing.choose_colors(scene)
             content: list[Any]
             if kind == "html":

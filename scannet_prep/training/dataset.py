@@ -165,7 +165,7 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
             failed = list(self._place.failures)
             warnings.warn(
                 f"{self.path}: scenes that failed in processing are missing: {list_some(failed)}; "
-                "to list them: scannet-prep info",
+                "to list them: scannet-prep info PATH",
                 stacklevel=2,
             )
         self.scene_ids = self._find_scenes()
