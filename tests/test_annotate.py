@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from oracles import check_same, find_problems
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 
+from scannet_prep.base.files import Fingerprint
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.annotate import MAX_GROUPS, annotate, measure_groups
 from scannet_prep.processed.scene import encode_processed
@@ -58,7 +59,8 @@ def test_tiny_scene_has_the_arrays_found_by_hand(tmp_path):
     assert scene.meta.segment_ids == (0, 2, 4, 5)
     assert scene.meta.scene_type == "Bedroom / Hotel"
     assert scene.meta.warnings == ()
-    assert f"{tiny.SCENE_ID}{INFO}" in scene.meta.inputs
+    paths = Path(tmp_path, "scans", tiny.SCENE_ID).iterdir()
+    assert scene.meta.inputs == {path.name: Fingerprint.from_file(path) for path in paths}
     assert scene.meta.label_map == builtin_label_map().digest
     assert not list(find_problems(scene))
 

@@ -411,6 +411,8 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
         assert process(raw_dir, out_dir, "--splits", other).status == 0
         assert [path.parent.name for path in out_dir.rglob(f"{UNLISTED}.npz")] == [split]
         assert check_folder(out_dir).scenes[UNLISTED].split == split
+        # A file in the folder of another split does not count.
+        shutil.copytree(out_dir / split, out_dir / other, dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize(
