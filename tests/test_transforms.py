@@ -226,7 +226,7 @@ def test_grid_sample_keeps_any_vertex_of_a_cell_equally_often(annotated):
     if annotated:
         sample["annotated"] = mark(4, annotated)
     results = [GridSample(1)(sample, rng(seed)) for seed in range(400)]
-    counts = Counter(int(result["labels"][result["inverse"][0]]) for result in results)
+    counts = Counter(result["labels"][result["inverse"][0]] for result in results)
     expected = annotated or range(4)
     assert counts == pytest.approx(dict.fromkeys(expected, 400 / len(expected)), abs=35)
 
@@ -381,6 +381,9 @@ def test_mix_joins_vertices_and_keeps_ids_apart():
     assert batch["scene_ids"] == ["scene0000_00+scene0000_00", "scene0000_00"]
     cells = np.column_stack([batch["batch"], batch["grid"]])
     assert len(np.unique(cells, axis=0)) == len(batch["points"])
+    # The step draws anew for each scene.
+    labels = Mix3D(collate, 0, Drop(0.5))([first] * 2)["labels"]
+    assert any(labels[:15] != labels[15:])
 
 
 def test_mix3d_mixes_with_its_probability_and_decides_the_same_for_the_same_scenes():
