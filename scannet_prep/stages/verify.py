@@ -28,7 +28,7 @@ from scannet_prep.stages.selection import Selection
 # Checking this much takes as long as starting a worker process.
 _SMALL_BYTES = 100_000_000
 _HINT_SELECTION = "check --scenes and --splits"
-_HINT_COMPARED = "name two places with processed scenes, or two raw trees"
+_HINT_COMPARED = "name two places with processed scenes, or raw trees"
 # Facts about how a scene was made, which do not change what it is.
 _NOT_COMPARED = {"program_version", "inputs"}
 
