@@ -53,6 +53,7 @@ _NETWORK_NAME = re.compile(r"(TORCH_)?NCCL_\w+|GLOO_\w+")
 # The point budget of a batch, for the plan of the epoch that the ranks compare.
 _MAX_POINTS = 600_000
 _SUMMED_BYTES = 64 << 20
+_HINT_SERVER = "only downloads need it: download on a machine with a network"
 _HINT_RANKS = (
     "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp "
     "PLACE; check MASTER_ADDR, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and nvidia-smi topo -m; "
@@ -221,8 +222,7 @@ def check_server(base_url: str) -> Finding:
         with HttpClient(timeout_s=3.0).open(base_url.rstrip("/") + "/ScanNet_TOS.pdf"):
             return _ok(f"{shown_url} answers")
     except RequestError as error:
-        hint = error.hint or "only downloads need it: download on a machine with a network"
-        return _note(f"{shown_url}; {error.message}", hint)
+        return _note(f"{shown_url}; {error.message}", error.hint or _HINT_SERVER)
 
 
 def check_gpu() -> Finding:
@@ -295,6 +295,9 @@ def _check_in_time(topic: str, check: Callable[[], Finding]) -> Finding:
     if results:
         return results[0]
     text = f"no answer within {TIME_LIMIT_S:.0f} s"
+    if topic == "server":
+        # Without a network, looking up its name may take longer.
+        return replace(_note(text, _HINT_SERVER), subject=topic)
     hint = (
         "try again, in case it was only slow; if not, the file system, the network or the driver "
         "hangs: ask the administrator"

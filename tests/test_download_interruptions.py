@@ -144,13 +144,18 @@ def test_file_larger_than_the_free_space_ends_the_run_before_anything_is_written
     assert not server.requests()
     assert [path.name for path in tmp_path.iterdir()] == ["scans"]
     # Bytes that were received before need no space again.
-    part = tmp_path / "scans/scene0000_00/.scene0000_00.sens.part"
-    part.parent.mkdir()
-    part.with_name(f"{part.name}.version").write_text('"1"')
-    part.touch()
-    os.truncate(part, 2 << 40)
+    for file in run_main(*command, "--print-urls", "--json").json["files"]:
+        path = tmp_path / file["path"]
+        part = path.with_name(f".{path.name}.part")
+        part.parent.mkdir(parents=True)
+        part.with_name(f"{part.name}.version").write_text('"1"')
+        part.touch()
+        os.truncate(part, 1 << 40)
     assert run_main(*command, "--dry-run", "--json").json["missing_bytes"] == 0
     assert "no file was served" in run_main(*command).stderr
+    # However large those of other files are, this one is missing.
+    part.unlink()
+    assert run_main(*command, "--dry-run").stdout.count(" 750.0 MB\n") == 2
 
 
 def test_files_are_recorded_although_the_list_of_failed_scenes_cannot_be_written(server, tmp_path):

@@ -108,10 +108,13 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     from scannet_prep.remote.addresses import hide_secrets
     from scannet_prep.stages import download
 
-    base_url = arguments.base_url
-    selection = shared.selection_from(arguments)
-    plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
-    shown_url = hide_secrets(base_url)
+    plan = download.plan(
+        arguments.output,
+        arguments.types,
+        selection=shared.selection_from(arguments),
+        base_url=arguments.base_url,
+    )
+    shown_url = hide_secrets(plan.base_url)
     facts: dict[str, Any] = {"data_dir": str(plan.data_dir), "base_url": shown_url}
     if arguments.print_urls:
         files = [{"url": file.url, "path": file.local_path} for file in plan.missing]
@@ -124,7 +127,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     console.say(
         f"download: {shown_url} -> {plan.data_dir}: {len(plan.present):,} of "
         f"{count_of(len(plan.files), 'file')} already there, which are checked; "
-        f"about {format_bytes(plan.missing_bytes)} to fetch"
+        f"about {format_bytes(plan.missing_bytes.total())} to fetch"
     )
     report = download.run(
         plan,
@@ -144,8 +147,10 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         "received_bytes": report.received_bytes,
     }
     numbers = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
-    received = format_bytes(report.received_bytes)
-    line = f"{numbers}; {received} received in {format_duration(console.seconds)}"
+    line = (
+        f"{numbers}; {format_bytes(report.received_bytes)} received in "
+        f"{format_duration(console.seconds)}"
+    )
     return Outcome(facts, [line], report.failures)
 
 
@@ -169,19 +174,20 @@ def _show_plan(plan: DownloadPlan, facts: dict[str, Any]) -> Outcome:
     present = Counter(file.kind for file in plan.present)
     rows = []
     for kind, count in Counter(file.kind for file in plan.files).items():
-        there = present[kind]
-        size = format_bytes(kind.typical_bytes * (count - there))
-        rows.append([kind.suffix, f"{count:,}", f"{there:,}", size])
-    missing = count_of(len(plan.missing), "file")
+        size = format_bytes(plan.missing_bytes[kind])
+        rows.append([kind.suffix, f"{count:,}", f"{present[kind]:,}", size])
     lines = [
         format_table(["type", "files", "already there", "about"], rows),
-        f"\n{missing} to fetch, about {format_bytes(plan.missing_bytes)}",
+        (
+            f"\n{count_of(len(plan.missing), 'file')} to fetch, about "
+            f"{format_bytes(plan.missing_bytes.total())}"
+        ),
         "(dry run: nothing was fetched; the content of files already there was not checked)",
     ]
     facts |= {
         "dry_run": True,
         "files": len(plan.files),
         "present": len(plan.present),
-        "missing_bytes": plan.missing_bytes,
+        "missing_bytes": plan.missing_bytes.total(),
     }
     return Outcome(facts, lines)

@@ -5,6 +5,7 @@ Most files belong to a scene. Shared files belong to none: the label map and the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,14 +46,15 @@ class DownloadPlan:
         present: The files that exist and are complete as far as their size shows. `run` checks
             each of them.
         missing: All other files.
-        missing_bytes: Typical size of the missing files, without what has been received of them.
+        missing_bytes: Typical size of the missing files of each kind, without what has been
+            received of them.
     """
 
     data_dir: Path
     base_url: str
     present: list[RemoteFile]
     missing: list[RemoteFile]
-    missing_bytes: int
+    missing_bytes: Counter[FileKind]
 
     @property
     def files(self) -> list[RemoteFile]:
@@ -94,11 +96,12 @@ def plan(
             "no file of these types exists for these scenes",
             "test scenes have no annotation: choose other --types, or scenes of train or val",
         )
-    missing_bytes = sum(
-        file.kind.typical_bytes - PartialFile(data_dir / file.local_path).size_bytes
-        for file in missing
-    )
-    return DownloadPlan(data_dir, base_url, present, missing, max(0, missing_bytes))
+    missing_bytes = Counter[FileKind]()
+    for file in missing:
+        received_bytes = PartialFile(data_dir / file.local_path).size_bytes
+        # A partial file that is larger than the average says nothing about other files.
+        missing_bytes[file.kind] += max(0, file.kind.typical_bytes - received_bytes)
+    return DownloadPlan(data_dir, base_url, present, missing, missing_bytes)
 
 
 def _find_kinds(types: Sequence[str]) -> list[FileKind]:
