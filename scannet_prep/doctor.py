@@ -260,7 +260,7 @@ def compare_ranks(place: str) -> Finding:
     # The first iteration raises UsageError on all ranks if one of them differs.
     next(iter(sampler))
     rank_count = distributed.get_world_size()
-    return _ok(f"{rank_count} ranks have the same {len(dataset):,} scenes and versions")
+    return _ok(f"{rank_count} ranks have the same {count_of(len(dataset), 'scene')} and versions")
 
 
 def time_all_reduce() -> Finding:

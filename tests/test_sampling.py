@@ -241,7 +241,7 @@ def test_scenes_that_are_repeated_are_others_in_each_epoch():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lengths": [10, 20], "world_size": 3}, "2 scenes for 3 ranks"),
+        ({"lengths": [10], "world_size": 3}, "1 scene for 3 ranks"),
         (
             {"lengths": SimpleNamespace(dataset=[[1]])},
             "is a SimpleNamespace, expected the vertices",

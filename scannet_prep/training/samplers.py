@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from scannet_prep.base.text import count_of
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import UsageError
 from scannet_prep.training.plan import Plan, make_plan, pack
@@ -155,7 +156,7 @@ class PointBudgetBatchSampler(_RankSampler):
         scene_count = len(self._lengths)
         if scene_count < self.world_size:
             raise UsageError(
-                f"there are {scene_count} scenes for {self.world_size} ranks: some would be idle",
+                f"{count_of(scene_count, 'scene')} for {self.world_size} ranks: some would be idle",
                 "train on fewer ranks, or with more scenes",
             )
         if max_points < 1:
