@@ -437,3 +437,11 @@ def test_scene_in_two_folders_or_a_wrong_one_has_a_problem_or_a_note(
     assert re.search(problem, scene.problem)
     found = [(finding.subject, finding.severity) for finding in listing.findings]
     assert found == [(str(tmp_path / note), "note") for note in notes]
+
+
+def test_mesh_that_is_a_link_to_nothing_gives_way_to_a_mesh_in_another_folder(tmp_path):
+    make_tree(tmp_path, "train/scene0000_00_vh_clean_2.ply", "scene0000_00/")
+    (tmp_path / "scene0000_00/scene0000_00_vh_clean_2.ply").symlink_to("nowhere")
+
+    (scene,) = list_raw(tmp_path).scenes.values()
+    assert scene.directory.name == "train"
