@@ -159,10 +159,15 @@ def read_raw_files(
     Raises:
         FileError: A file is missing, damaged, or of another kind.
     """
-    files = {kind: read_file(path, kind.max_bytes) for kind, path in paths.items()}
-    inputs = {paths[kind].name: Fingerprint.from_bytes(data) for kind, data in files.items()}
-    # Bytes that are parsed are not kept, because those of meshes are many.
-    contents = {kind: _parse(kind, files.pop(kind), paths[kind]) for kind in paths}
+    files = {}
+    inputs = {}
+    for kind, path in paths.items():
+        files[kind] = read_file(path, kind.max_bytes)
+        inputs[path.name] = Fingerprint.from_bytes(files[kind])
+    contents = {}
+    for kind, path in paths.items():
+        # Bytes that are parsed are not kept, because those of meshes are many.
+        contents[kind] = _parse(kind, files.pop(kind), path)
     return contents, inputs
 
 

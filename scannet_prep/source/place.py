@@ -339,8 +339,9 @@ def read_packed_manifest(archive: Archive) -> Manifest:
         FileError: It is damaged, or lists other scenes than the archive has.
     """
     name = f"{archive.name}: {MANIFEST_NAME}"
-    others = archive.others
-    manifest = parse_record(others.get(MANIFEST_NAME, b""), name, MANIFEST_DECODER, _HINT_PACK)
+    manifest = parse_record(
+        archive.others.get(MANIFEST_NAME, b""), name, MANIFEST_DECODER, _HINT_PACK
+    )
     if manifest.scenes.keys() != {scene.scene_id for scene in archive.index.scenes}:
         raise FileError(name, "lists other scenes than the archive has", _HINT_PACK)
     return manifest

@@ -83,9 +83,10 @@ def run(
     data_dir = plan.data_dir
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)
     check_terms(data_dir, accepts_terms=accepts_terms)
+    has_record = has_accepted_terms(data_dir)
     # scans/ holds nearly all files, and may be a link to another disk.
     check_space(data_dir / SPLIT_DIRS[Split.TRAIN], plan.missing_bytes.total())
-    if not has_accepted_terms(data_dir):
+    if not has_record:
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(data_dir / ACCEPTANCE_NAME, [text.encode()])
