@@ -317,8 +317,8 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_the_root_or_in_four_fo
 
     outcome = submit("pred")
     assert (
-        "warning: 2,200 vertices are wall, expected more than the 2,200 of no class; "
-        "2,200 are floor, expected more than the 2,200 that are chair\n" in outcome.stderr
+        "warning: 2,200 vertices are wall, and 2,200 of no class; "
+        "2,200 are floor, and 2,200 chair; expected more walls, and more floors\n" in outcome.stderr
     )
     assert read("pred") == dict.fromkeys([f"{name}.txt" for name in scene_ids], expected)
     report = submit("limited").json

@@ -63,10 +63,13 @@ def test_scenes_in_folders_of_splits_are_sorted_by_id(root, tmp_path):
     out_dir = extract(root / "raw", tmp_path / "out", "--layout", "concerto", "--every", "3")
     # As a scene of one's own.
     (out_dir / "train" / TRAIN).rename(out_dir / "train/room")
+    # No scene has this name.
+    (out_dir / "my notes").mkdir()
+    (out_dir / "my notes/frames.json").touch()
     (out_dir / "test" / TEST / "notes").touch()
     (out_dir / "test" / TEST / "others").symlink_to(out_dir / "train")
     outcome = succeed("pack", out_dir, "-o", tmp_path / "a.tar.zst", "--json")
-    assert outcome.json["left_out"] == [f"test/{TEST}/notes"]
+    assert outcome.json["left_out"] == ["my notes/frames.json", f"test/{TEST}/notes"]
     for place in (out_dir, tmp_path / "a.tar.zst"):
         assert FrameFolder(place).scene_ids == ("room", VAL, TEST)
 

@@ -164,7 +164,7 @@ def test_ids_that_are_no_class_are_refused_with_their_number():
     )
     # A numbering that lacks some of them has no conversion.
     assert check(SCANNET20, predicted + 1, scene, "semantic")[1].startswith("check which ids")
-    # Some submitted vertices may be unlabeled, but not more than are wall.
+    # Some submitted vertices may be unlabeled.
     predicted[:7] = -1
     assert check(SCANNET20, predicted, None, "semantic") == ACCEPTED
     # As in train ids + 1, none is 0.

@@ -158,7 +158,7 @@ def test_predicted_instances_have_a_colour_each(folder):
         ("a --pred b --color error", ["error", "error-2"], "right or wrong: b"),
         ("a --pred b --color rgb", ["rgb"], "colours of the scan"),
         ("a --pred c/a", ["prediction", "prediction-2"], f"{NAMED}: c/a"),
-        ("ids --force", ["prediction"], f"{NAMED}: ids"),
+        ("ids --force -q", ["prediction"], f"{NAMED}: ids"),
     ],
 )
 def test_page_shows_a_prediction_or_two_side_by_side(predictions, words, panes, title):

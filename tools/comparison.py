@@ -46,7 +46,7 @@ TEST_SCENE = str(official_scenes(Split.TEST)[0])
 _TOLERANCE = 1e-3
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, plyfile.PlyParseError)
 # The fastest of this many runs counts.
-_REPEATS = 3
+_REPEATS = 9
 _MESSAGE = re.compile(r"error|warning|note:|fail|unknown|exception|stopiteration", re.IGNORECASE)
 _NUMBERS = re.compile(r"[\d.,]+")
 

@@ -1,6 +1,7 @@
 """Findings: faults and remarks as values that are listed and written.
 
-An exception ends a run. A finding does not: the other files are still checked.
+An exception ends a run. A finding does not: the other files are still checked. `failed.txt` lists
+the scenes with findings that are errors, for another run.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ For the data-efficient benchmark, PRED contains four folders with such files,
 one for each training configuration, and so does the .zip file.
 
 Nothing is written if the predicted ids look wrong: they are not classes of the
-label set, instances are walls or floors, more vertices are unlabeled than wall
-or chair than floor, or the ids are those of another label set.
+label set, instances are walls or floors, fewer vertices are wall than unlabeled
+or floor than chair, or the ids are those of another label set.
 
 examples:
   scannet-prep submit predictions -o submission.zip --gt data/processed

@@ -155,6 +155,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
         beside=arguments.beside,
         label_set=arguments.label_set,
         is_forced=arguments.force,
+        warn=console.warn,
     )
     if arguments.serve is not None:
         if options or arguments.output or arguments.png:

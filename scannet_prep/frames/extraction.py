@@ -51,6 +51,7 @@ from scannet_prep.frames.options import (
 from scannet_prep.frames.projection import draw_faces
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.raw.files import read_raw_file
+from scannet_prep.raw.mesh import Mesh
 from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip, read_member
@@ -369,8 +370,9 @@ class SceneContents:
         return np.column_stack([columns, rows, vertices[rows, columns]]).astype(np.int32)
 
     @cached_property
-    def _mesh(self) -> Content:
-        return read_raw_file(MESH, self.scene.path(MESH))
+    def _mesh(self) -> Mesh:
+        mesh: Mesh = read_raw_file(MESH, self.scene.path(MESH))
+        return mesh
 
     @property
     def poses(self) -> Content:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -45,7 +46,8 @@ class FramesRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="scannet_p
         depth_camera: The depth camera, likewise.
         sensor: The name of the sensor.
         poses: The poses of the extracted frames; see `read_poses`.
-        files: The fingerprints of all files, by their path in the folder of the scene.
+        files: The fingerprints of all files, by their path in the folder of the scene. Like
+            `without_depth`, this grows while the scene is extracted.
         format_version: Version of this format.
 
     Raises:
@@ -99,12 +101,13 @@ _DECODER = msgspec.json.Decoder(
 def find_scenes(path: Path) -> dict[str, Path]:
     """Find the folders of the scenes of a folder, by scene, sorted; no record is opened."""
     folders = {}
-    # A layout may have a folder above those of scenes. Folders of scenes are not listed: they may
-    # have thousands of files.
-    for found in [*path.glob(f"*/{RECORD_NAME}")] or path.glob(f"*/*/{RECORD_NAME}"):
-        scene_id = find_owner("frames", found.relative_to(path).as_posix())
-        if scene_id == found.parent.name:
-            folders[scene_id] = found.parent
+    for folder in path.glob("*"):
+        # A layout may have a folder above those of scenes, which are not listed: they may have
+        # thousands of files.
+        for found in [*folder.glob(RECORD_NAME)] or folder.glob(f"*/{RECORD_NAME}"):
+            scene_id = find_owner("frames", found.relative_to(path).as_posix())
+            if scene_id == found.parent.name:
+                folders[scene_id] = found.parent
     return dict(sorted(folders.items()))
 
 
@@ -165,7 +168,8 @@ class FrameFolder:
         return SceneFrames(self._folders[scene_id], self._archive)
 
 
-class ExtractedFrame(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class ExtractedFrame:
     """One extracted frame. Its images are read when they are used.
 
     Attributes:

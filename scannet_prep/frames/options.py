@@ -333,7 +333,7 @@ class FrameOptions:
     def find_names(self, split: Split) -> dict[str, str]:
         """Find the names of the files of a scene, by content; test scenes have no 2D labels.
 
-        They have the fields of `Layout.table`.
+        In a name, `{number}` and so on stand for what `Layout.table` describes.
         """
         return {
             content: name

@@ -169,7 +169,7 @@ def draw_faces(
         Three arrays (H, W) about the place that each pixel sees on the first face: the nearest
         corner of the face, int32; its distance from the place, float64, metres; and the depth of
         the place, float64, metres. Where there is no face, the corner is -1, and the others are
-        very large.
+        very large; not numbers if the pose is not finite.
     """
     width, height = camera.size
     pixel_count = width * height

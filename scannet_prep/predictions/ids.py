@@ -149,8 +149,8 @@ class IdCounts:
                 )
         elif walls <= unlabeled or floors <= chairs:
             problems.append(
-                f"{walls:,} vertices are wall, expected more than the {unlabeled:,} of no class; "
-                f"{floors:,} are floor, expected more than the {chairs:,} that are chair"
+                f"{walls:,} vertices are wall, and {unlabeled:,} of no class; "
+                f"{floors:,} are floor, and {chairs:,} chair; expected more walls, and more floors"
             )
         best, _ = min(self._readings, key=lambda reading: len(reading[0].predicted ^ ids))
         if best.label_set != label_set and ids <= best.train_ids.keys() | UNLABELED_IDS:

@@ -100,7 +100,7 @@ class ProcessOptions:
             raise UsageError(f"options {options}: {error}") from None
 
     def find_raw_files(self, scene: RawScene, split: Split) -> dict[FileKind, Path]:
-        """Find the files that a scene is made from, by kind; one of the two kinds of groups.
+        """Find the files that a scene is made from, by kind; groups from one file at most.
 
         Train and val scenes need their annotation, and those of the release their metadata if
         points are aligned. Test scenes need a mesh. Groups need segments, and labels.ply if labels

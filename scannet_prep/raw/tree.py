@@ -112,7 +112,7 @@ class RawScene:
         """Find the paths of the files of some kinds.
 
         Args:
-            used: The kinds; those without a file are left out.
+            used: Kinds of `INPUT_KINDS`; those without a file are left out.
             needed: Those of them that must exist.
 
         Raises:

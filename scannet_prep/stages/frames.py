@@ -220,9 +220,9 @@ def _list_streams(raw_dir: Path, out_dir: Path) -> RawListing:
     Raises:
         UsageError: The terms are not accepted.
     """
-    from scannet_prep.stages.download import check_terms
+    from scannet_prep.stages.download import check_terms, has_accepted_terms
 
-    check_terms(raw_dir)
+    check_terms(is_accepted=has_accepted_terms(raw_dir))
     scenes = {}
     for scene_id, split in official_splits().items():
         folder = out_dir / _STREAMS_NAME / scene_id / SPLIT_DIRS[split] / scene_id

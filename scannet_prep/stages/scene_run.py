@@ -43,7 +43,6 @@ from scannet_prep.release.scenes import RELEASE_ID, Split
 WORK_NAME = ".scannet-prep-work"
 """A folder in the output folder for the folders of unfinished scenes; removed at the end."""
 
-
 _SAVE_INTERVAL_S = 5.0
 _HINT_CHANGED = "run the same command again"
 

@@ -10,7 +10,7 @@ The journey of a scene into a file, or to a browser:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -52,6 +52,7 @@ class Viewing:
         beside: The colouring of a second picture on a page. If it is empty and the first prediction
             is shown, this is that of the second prediction.
         is_forced: Whether predicted ids that look wrong are accepted, with a warning.
+        warn: Called with the text of each warning.
     """
 
     place: ProcessedScenes
@@ -61,8 +62,9 @@ class Viewing:
     color: str
     beside: str
     is_forced: bool
+    warn: Callable[[str], object]
 
-    def load(self, scene_id: str, progress: Progress = Progress()) -> ViewedScene:
+    def load(self, scene_id: str) -> ViewedScene:
         """Read one of the scenes and its predictions, and check them.
 
         Raises:
@@ -74,7 +76,7 @@ class Viewing:
             truth = None
             if scene.meta.split != Split.TEST:
                 truth = Truth.of(scene, self.label_set)
-            read = [self._read_prediction(each, scene, progress) for each in self.predictions]
+            read = [self._read_prediction(each, scene) for each in self.predictions]
             viewed.colorings.update(color_predictions(read, truth))
         return viewed
 
@@ -90,9 +92,7 @@ class Viewing:
         second = f"{color}-2"
         return color, second if second in scene.colorings else ""
 
-    def _read_prediction(
-        self, predictions: Predictions, scene: ProcessedScene, progress: Progress
-    ) -> Prediction:
+    def _read_prediction(self, predictions: Predictions, scene: ProcessedScene) -> Prediction:
         """Read a prediction of a scene, with unknown ids as unlabeled.
 
         Raises:
@@ -105,7 +105,7 @@ class Viewing:
         path = predictions.paths[scene_id]
         warning = counts.check(path, is_forced=self.is_forced)
         if warning:
-            progress.note(f"warning: {path}: {warning}")
+            self.warn(f"warning: {path}: {warning}")
         return Prediction(self.label_set, values, str(predictions.folder))
 
 
@@ -135,6 +135,7 @@ def open_scenes(
     beside: str = "",
     label_set: LabelSet | str | None = None,
     is_forced: bool = False,
+    warn: Callable[[str], object] = lambda _: None,
 ) -> Viewing:
     """Find the scenes to show and their predictions, without reading them.
 
@@ -150,6 +151,7 @@ def open_scenes(
         label_set: The label set of labels and predictions; None for the one that the scenes were
             processed with.
         is_forced: Accept predicted ids that look wrong; see `IdCounts.check`.
+        warn: Called with the text of each warning about these ids.
 
     Raises:
         UsageError: Several scenes are possible, or there are more than two predictions, or none
@@ -185,7 +187,7 @@ def open_scenes(
         raise UsageError(
             f"{place.name}: {len(scene_ids):,} scenes can be shown, but none is named", _HINT_SCENES
         )
-    return Viewing(place, scene_ids, tuple(predictions), label_set, color, beside, is_forced)
+    return Viewing(place, scene_ids, tuple(predictions), label_set, color, beside, is_forced, warn)
 
 
 def run(
@@ -227,7 +229,7 @@ def run(
     sizes: dict[str, int] = {}
     with progress.work("view", len(paths), "scenes"):
         for scene_id, path in paths.items():
-            scene = viewing.load(scene_id, progress)
+            scene = viewing.load(scene_id)
             color, beside = viewing.choose_colors(scene)
             content: list[Any]
             if kind == "html":

@@ -82,8 +82,8 @@ def run(
     """
     data_dir = plan.data_dir
     total_bytes = sum(file.kind.typical_bytes for file in plan.files)
-    check_terms(data_dir, accepts_terms=accepts_terms)
     has_record = has_accepted_terms(data_dir)
+    check_terms(is_accepted=accepts_terms or has_record)
     # scans/ holds nearly all files, and may be a link to another disk.
     check_space(data_dir / SPLIT_DIRS[Split.TRAIN], plan.missing_bytes.total())
     if not has_record:
@@ -100,13 +100,13 @@ def run(
     return report
 
 
-def check_terms(data_dir: Path, *, accepts_terms: bool = False) -> None:
-    """Check that the terms of use are accepted, now or according to the record of a data folder.
+def check_terms(*, is_accepted: bool) -> None:
+    """Check that the terms of use are accepted.
 
     Raises:
         UsageError: They are not.
     """
-    if not (accepts_terms or has_accepted_terms(data_dir)):
+    if not is_accepted:
         problem = f"the ScanNet Terms of Use have not been accepted. {_HOW_TO_SIGN}"
         raise UsageError(problem, "once you have signed them, pass --accept-terms to download")
 
