@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import open_file
-from scannet_prep.errors import ArchiveError, ContentError, FileError
+from scannet_prep.errors import ArchiveError, ContentError, FileError, MissingFileError
 
 if TYPE_CHECKING:
     from scannet_prep.remote.archive import RemoteArchive
@@ -77,7 +77,7 @@ class FileSource:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.name = os.path.expanduser(path)
+        self.name = str(path)
         with open_file(Path(self.name)) as file:
             self.size_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, self.size_bytes - _END_BYTES))
@@ -87,12 +87,15 @@ class FileSource:
         """Read a range; the result is shorter only if the file ends within the range.
 
         Raises:
-            FileError: It does not exist any more, or cannot be read.
+            MissingFileError: The file does not exist any more.
+            FileError: It cannot be read.
         """
         try:
             with FileIO(self.name) as file:
                 file.seek(offset)
                 return file.read(size)
+        except FileNotFoundError:
+            raise MissingFileError(self.name, "no such file") from None
         except OSError as error:
             raise FileError(self.name, f"cannot be read: {error.strerror}") from error
 

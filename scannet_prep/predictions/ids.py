@@ -172,7 +172,8 @@ class IdCounts:
         agreeing_declared, above_declared = scores.compare_with_chance()
         total = scores.confusion.sum()
         # The fewer masks or vertices there are, the larger is the share that may agree by chance.
-        # The share of two masks is enough if instances are walls or floors.
+        # The share of two masks is enough if some ids are never predicted, such as walls and floors
+        # among instances.
         count = min(total, self._counts.total()) + 1
         share = 2 / count
         if ids <= best.predicted | UNLABELED_IDS:

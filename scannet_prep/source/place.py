@@ -100,8 +100,9 @@ def open_place(place: str | Path) -> Place:
         FileError: It cannot be read, is of another program, or its processing has not finished.
         TransferError: A server does not send the archive.
     """
-    path = Path(os.path.expanduser(place))
-    kind, listing = ("archive", None) if "://" in str(place) else find_kind(path)
+    place = os.path.expanduser(place)
+    path = Path(place)
+    kind, listing = ("archive", None) if "://" in place else find_kind(path)
     if kind == "processed":
         return ProcessedFolder(path)
     if kind == "archive":

@@ -227,8 +227,8 @@ class ScanNet(Base):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             IndexError: The index is out of range.
             UnknownSceneError: The dataset has no scene of this id.
-            MissingFileError: The scene's file no longer exists.
-            FileError: The scene's file is damaged, or the archive no longer exists.
+            MissingFileError: The scene's file, or the archive, no longer exists.
+            FileError: The scene's file is damaged.
             ArchiveError: The scene is damaged, or the archive has changed since it was opened.
             TransferError: The web server does not serve the scene.
             ScanNetPrepError: The transform failed.
